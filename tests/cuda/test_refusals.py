@@ -76,6 +76,29 @@ def test_what_no_kernel_takes_is_said_in_words(
         build(device).run()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"window": (2, 0)},
+        {"softcap": 3.0},
+        {"sinks": torch.zeros(2)},
+        {"alibi_slopes": torch.zeros(2)},
+        {"bias": torch.zeros(5, 5)},
+        {"dropout_p": 0.1},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_only_the_cpu_computes_is_said_in_words(
+    given: dict[str, Any], gpu: torch.device
+) -> None:
+    if not is_gpu(gpu):
+        pytest.skip("the CPU computes it")
+    q, k, v = torch.zeros(3, 1, 2, 5, 8, device=gpu)
+    given = {n: x.to(gpu) if isinstance(x, torch.Tensor) else x for n, x in given.items()}
+    with pytest.raises(ValueError, match="must be left out on CUDA"):
+        ops.attention_entropy(q, k, v, **given)
+
+
 @operators
 def test_after_a_refusal_the_next_call_is_right(operator: str, device: torch.device) -> None:
     inputs = plain_call(operator, device)

@@ -87,6 +87,7 @@ class Sample:
     name: str
     build: Callable[[Draw], tuple[dict[str, Tensor], dict[str, Any]]]
     small: bool = True
+    is_on_cuda: bool = True  #: whether the kernels for CUDA compute it
 
     def inputs(self, dtype: torch.dtype) -> Inputs:
         tensors, options = self.build(Draw(zlib.crc32(self.name.encode()), dtype))
@@ -198,7 +199,7 @@ def variant(
             tensors[argument] = drawn
         return tensors, {**options, **(others or {})}
 
-    return dataclasses.replace(sample, build=build)
+    return dataclasses.replace(sample, build=build, is_on_cuda=False)
 
 
 def regularization(name: str, *, thresholds: float = 0.5, **options: Any) -> Sample:
