@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
@@ -15,12 +20,20 @@ import aero
 from aero.export.plain_weights import write_network
 from aero.models.foreign_writer import describe_model
 from aero.network.files import read_network
-from aero.private.environment import private_command
+from aero.network.numpy_reader import forward
+from aero.private.environment import find_private_python, private_command
+from aero.private.links.keys import Security
+from aero.private.parties.events import Listening
+from aero.private.parties.job import Generated, collect
+from aero.private.parties.party import PartyJob, ask
+from aero.private.parties.supervision import TimeLimits
+from aero.private.parties.worker_pipe import Worker
 from aero.private.prediction import predicted_costs, remainder
 from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
+from .pretending import People
 
 pytestmark = pytest.mark.private
 
@@ -122,3 +135,49 @@ def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> 
             for piece, sent in each["bytes"].items():
                 # SPU is deterministic here, but for some dozen bytes of names and sizes.
                 assert abs(sent - costs[piece].comm_bytes) < 200, (settings, piece, rows)
+
+
+def test_two_processes_answer_over_tls_at_the_predicted_bytes(tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+LN+G"), tmp_path)
+    settings = PrivateSettings(client_one_hot=True, last_token_head=True, reveal="last-logits")
+    reads = iter([[7], [9, 1, 2], []])  # whatever the tokens are
+    people = People(tmp_path)
+    security = people.security("server", "ann"), people.security("ann", "server")
+    limits = TimeLimits(connect=120, ready=240, silence=120, stage=240)
+    found, network = Generated(), read_network(folder)
+    with serving_once(folder, settings, security[0], limits) as address:
+        job = PartyJob(
+            folder, settings, address, tokens=(3, 141, 59), new_tokens=3, security=security[1],
+            limits=limits,
+        )  # fmt: skip
+        ask(job, lambda event: collect(found, event), reads=lambda token: next(reads))
+    read: list[int] = []
+    for index, new in enumerate([[3, 141, 59], [7], [9, 1, 2]]):
+        read += new
+        plain = forward(network, [read])[0, -1]
+        assert np.abs(found.logits[index][-1] - plain).max() < 2e-2 * np.abs(plain).max()
+        costs = predicted_costs(network.description, len(read), settings, len(new))
+        for call in found.calls[index]:
+            # Two processes count each other's messages of the next operation, some 100 kB.
+            left = remainder(costs[call.name], 1, call.traffic.comm_bytes)
+            assert abs(left) < 5e-3 * costs[call.name].comm_bytes + 2e5, call
+
+
+@contextlib.contextmanager
+def serving_once(
+    folder: Path, settings: PrivateSettings, security: Security, limits: TimeLimits
+) -> Iterator[str]:
+    """A server of its own process for one client; its address."""
+    job = PartyJob(folder, settings, "127.0.0.1:0", security=security, limits=limits)
+    said = {"party": "server", "python": str(find_private_python()), **job.to_dict()}
+    command = [sys.executable, "-m", "aero.private.parties.party_program"]
+    worker = Worker(command, said, folder / "server.log")
+    try:
+        while True:
+            for event in worker.events():
+                if isinstance(event, Listening):
+                    yield event.address
+                    return
+            time.sleep(0.05)
+    finally:
+        worker.end()
