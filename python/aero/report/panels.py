@@ -154,7 +154,7 @@ def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Pict
         "log_context": "quarters of log T",
     }
     drawn = [name for name in measures if name in next(iter(quarters.values()))]
-    figure, axes = figure_grid(len(drawn), 1.5 + 0.38 * len(quarters), 2, sharey=True)
+    figure, axes = figure_grid(len(drawn), 1.5 + 0.38 * len(quarters), len(drawn), sharey=True)
     for panel, measure in zip(axes, drawn, strict=True):
         shares = {name: by_measure[measure] for name, by_measure in quarters.items()}
         plot_quarter_shares(shares, title=measures[measure], axes=panel)

@@ -17,6 +17,8 @@ with extra("report"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# A picture of full width fills a wide page.
+_PIXELS_PER_INCH = 128
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 
@@ -48,7 +50,9 @@ def svg_of(figure: Figure, name: str, titles: Mapping[str, Sequence[str]] | None
     for element in root.iter():
         if _LINK in element.attrib:  # within the picture; SVG 2 needs no second namespace for it
             element.attrib["href"] = element.attrib.pop(_LINK)
-    root.attrib |= {"width": "100%", "role": "img", "aria-label": name}
+    # As wide as its place, but letters never much larger than those of the page.
+    widest = f"max-width: {round(_PIXELS_PER_INCH * figure.get_figwidth())}px"
+    root.attrib |= {"width": "100%", "style": widest, "role": "img", "aria-label": name}
     del root.attrib["height"]
     return ElementTree.tostring(root, encoding="unicode")
 

@@ -1,7 +1,10 @@
 """Figures of small networks: their text stays within them."""
 
+import re
+
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from aero.architecture import ArchitectureSpec
 from aero.report import panels, picture
@@ -70,3 +73,24 @@ def test_shares_of_heads_are_drawn_by_log_t_and_by_the_papers_measure_only_where
     assert "largest" in both.caption and both.svg.count("quarters of") > alone.svg.count(
         "quarters of"
     )
+
+
+def test_no_picture_is_blown_up_beyond_the_letters_of_the_page():
+    shares = {"log_context": [0.0, 1.0, 0.0, 0.0]}
+    wide = panels.draw_quarters({"SM": shares})
+    figure = Figure(figsize=(4.0, 2.0))
+    figure.subplots().set_title("small")
+    small = picture.svg_of(figure, "small")
+    widths = [int(re.search(r"max-width: (\d+)px", svg)[1]) for svg in (wide.svg, small)]
+    assert widths == [1216, 512]
+
+
+def test_the_legend_of_the_quarters_is_inside_their_picture(monkeypatch):
+    figures = []
+    monkeypatch.setattr(picture, "svg_of", lambda figure, *others: figures.append(figure) or "")
+    panels.draw_quarters({"EReg(SM(t)+ScFuFFN)": {"log_context": [0.1, 0.4, 0.3, 0.2]}})
+    (figure,) = figures
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
