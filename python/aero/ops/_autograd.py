@@ -33,7 +33,7 @@ def folded(operator: str) -> Function:
         size = info.batch_size
         given = dict(zip(names, arguments, strict=True))
         if given.get("cu_seqlens_q") is not None:  # packed sequences are one batch already
-            return looped(operator)(info, in_dims, *arguments)
+            return looped(operator)(info, in_dims, *arguments)  # type: ignore[no-any-return]
         dims = dict(zip(names, in_dims, strict=True))
         first = "q" if "q" in given else "scores"
         batch, heads, queries, _ = _shape(given[first], dims[first])

@@ -134,7 +134,8 @@ def attention_entropy(
     )  # fmt: skip
     q, k, v = cast_for_autocast(q, k, v)
     if mask is not None and mask.is_floating_point():
-        mask, bias = None, _with_mask(bias, mask)
+        bias = _with_mask(bias, mask)
+        mask = None
     rows = statistics_dtype(q.dtype)
     temperature, alibi_slopes, sinks = (
         x if x is None or x.dtype == rows else x.to(rows)
@@ -150,8 +151,10 @@ def attention_entropy(
     _require_numbers(softcap, dropout_p)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
     seeds = _drawn_seeds(q, starts[0]) if dropout_p > 0 else None
-    arguments = (q, k, v, temperature, mask, is_causal, scale, left, right, softcap, bias,
-                 alibi_slopes, sinks, seeds, dropout_p, *starts)  # fmt: skip
+    arguments: tuple[Any, ...] = (
+        q, k, v, temperature, mask, is_causal, scale, left, right, softcap, bias, alibi_slopes,
+        sinks, seeds, dropout_p, *starts,
+    )  # fmt: skip
     if native:
         return call_native(_NAME, *arguments)[:3]  # type: ignore[no-any-return]
     require_finite(_NAME, "scale", scale)
@@ -207,7 +210,7 @@ def _empty_gradient(tensor: Tensor) -> Tensor:
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, heads, queries, _ = q.shape
+    batch, heads, queries = q.shape[:3]
     dtype = statistics_dtype(q.dtype)
     entropy, logsumexp = (q.new_empty(batch, heads, queries, dtype=dtype) for _ in range(2))
     # Three values per row for the backward pass: with logsumexp alone the gradients lose digits.
@@ -271,8 +274,8 @@ def _backward(
     gradients = [next(found) if has else None for has in _DIFFERENTIABLE]
     given = [g if need else None for g, need in zip(gradients, ctx.needs_input_grad, strict=False)]
     at = _ARGUMENTS.index("bias")
-    if given[at] is not None:
-        given[at] = given[at].to(ctx.bias_dtype)
+    if (dbias := given[at]) is not None:
+        given[at] = dbias.to(ctx.bias_dtype)
     return tuple(given)
 
 

@@ -64,7 +64,11 @@ def attention_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `aero.ops.attention_entropy`."""
     if cu_seqlens_q is not None and cu_seqlens_k is not None:
-        others = {"is_causal": is_causal, "scale": scale, "window_left": window_left}
+        others: dict[str, Any] = {
+            "is_causal": is_causal,
+            "scale": scale,
+            "window_left": window_left,
+        }
         others |= {"window_right": window_right, "softcap": softcap, "dropout_p": dropout_p}
         others |= {"alibi_slopes": alibi_slopes, "sinks": sinks}
         return _of_sequences(
@@ -107,19 +111,20 @@ def _of_sequences(
     results = []
     for n, (first, last) in enumerate(itertools.pairwise(of_queries)):
         rows, keys = slice(first, last), slice(of_keys[n], of_keys[n + 1])
-        has_rows = temperature is not None and temperature.dim() > 1
+        t = temperature
         results.append(
             attention_entropy(
                 q[:, :, rows],
                 k[:, :, keys],
                 v[:, :, keys],
-                temperature=temperature[..., rows] if has_rows else temperature,
+                temperature=t if t is None or t.dim() < 2 else t[..., rows],
                 dropout_seeds=None if seeds is None else seeds[n : n + 1],
                 **others,
             )
         )
     if not results:
-        return q * 1, *(q.new_zeros(q.shape[:3], dtype=statistics_dtype(q.dtype)) for _ in range(2))
+        nothing = q.new_zeros(q.shape[:3], dtype=statistics_dtype(q.dtype))
+        return q * 1, nothing, nothing.clone()
     out, entropy, logsumexp = zip(*results, strict=True)
     return torch.cat(out, 2), torch.cat(entropy, 2), torch.cat(logsumexp, 2)
 
