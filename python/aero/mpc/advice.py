@@ -236,10 +236,8 @@ def _priced(
 ) -> Advised:
     given = source if change.network is None else change.network
     on = change.stack or stack
-    kept = {} if change.stack else fields
-    report = simulate(
-        given, stack=on, context_length=change.keys or length, **{**kept, **change.fields}
-    )
+    changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
+    report = simulate(given, stack=on, context_length=change.keys or length, **changed)
     rate, wait = change.link
     link = replace(
         network,
