@@ -33,8 +33,9 @@ def party_bytes(description: dict[str, Any], settings: PrivateSettings, rows: in
     """
     shares = _SHARE_BYTES[settings.protocol]
     weights = weight_elements(description)
-    channels = max(_sizes(description)[1], default=0)
-    kept = 2 * channels * description["context_length"] * len(_sizes(description)[0])
+    products, channels = _sizes(description)
+    context: int = description["context_length"]
+    kept = 2 * max(channels, default=0) * context * len(products)
     held = weights * (shares + _READ_BYTES) + kept * shares
     return held + _largest_product(description, settings, rows)
 
