@@ -97,6 +97,12 @@ COMMANDS = [
         status=2,
     ),
     *_reads("private run exported --prompt def", "exported/weights.safetensors", status=2),
+    *_reads(
+        "private chat exported --connect 127.0.0.1:1 --prompt def --wait 0.1 --yes",
+        "exported/network.json",
+        "exported/tokenizer.json",
+        status=2,
+    ),
 ]
 
 
