@@ -114,7 +114,7 @@ class Decoding:
         return writer.operations
 
     def _kinds(self) -> Sequence[Any]:
-        """Of each layer, what tells it from others: the last keys that its queries see."""
+        """What tells each layer from others: the last keys that its queries see."""
         return self.sizes.windows
 
     def _layer(self, window: Any) -> None:

@@ -161,7 +161,7 @@ def _of_sequences(
     variants: dict[str, Any],
     needs: tuple[bool, ...],
 ) -> Gradients:
-    """Of packed sequences, each by itself."""
+    """The gradients of packed sequences, each by itself."""
     dout, dentropy, dlogsumexp, q, k, v, temperature, out, statistics = rows
     starts = [variants[name].tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
     has_rows = temperature is not None and temperature.dim() > 1
