@@ -136,8 +136,7 @@ fig, axes = plt.subplots(1, 2, figsize=(9.5, 3), width_ratios=[2, 3])
 perplexities = [[run.evaluation.perplexity] for run in sweep.values()]
 plot_sweep(margins, perplexities, xlabel="margin", ylabel="perplexity per byte", axes=axes[0])
 shares = {
-    f"margin {gamma:g}": run.analysis.values.quarters.log_context
-    for gamma, run in sweep.items()
+    f"margin {gamma:g}": run.analysis.values.quarters.log_context for gamma, run in sweep.items()
 }
 analysis.plot_quarter_shares(shares, title="quarters of log T", axes=axes[1])
 axes[1].legend(ncols=2, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2))

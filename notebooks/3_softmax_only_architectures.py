@@ -159,9 +159,7 @@ display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=
 # %%
 fig, axes = plt.subplots(figsize=(8.5, 3))
 curves = {
-    name: [
-        ([m.step for m in run.metrics.train], [m.lm_loss for m in run.metrics.train])
-    ]
+    name: [([m.step for m in run.metrics.train], [m.lm_loss for m in run.metrics.train])]
     for name, run in ways.items()
 }
 analysis.plot_loss_curves(curves, title="retraining", axes=axes)

@@ -159,8 +159,9 @@ def false_sets(seeds, *, sets=400, deviations=(0.03, 0.01), common=0.0, unsteady
 )
 def test_at_most_one_set_of_verdicts_in_twenty_has_a_false_one(seeds, kind, rate):
     # Three standard deviations of 400 sets above the rate, which 20,000 sets gave as 1.6 to 2.4 %,
-    # 2.5 to 3.9 % and, with a network of four times the spread, 5.3 to 5.4 %. The larger of a pair's
-    # variance and its family's, with the family's degrees of freedom, gives 13, 9 and 6 % of those.
+    # 2.5 to 3.9 % and, with a network of four times the spread, 5.3 to 5.4 %. The larger of a
+    # pair's variance and its family's, with the family's degrees of freedom, gives 13, 9 and 6 %
+    # of those.
     assert false_sets(seeds, **kind) <= rate + 3 * math.sqrt(rate * (1 - rate) / 400)
 
 
