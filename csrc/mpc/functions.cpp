@@ -65,6 +65,8 @@ std::string_view gelu_lowering(const Stack& stack) {
     case Gelu::kPiecewise:
       return "OpenBumbleBee's piecewise polynomials in Z_2^64";
     case Gelu::kErf:
+      return "x/2 (1 + jax.lax.erf(x/sqrt(2)))";
+    case Gelu::kErfc:
       return "jax.nn.gelu(x, approximate=False): XLA's expansion of erfc";
     case Gelu::kTanh:
       break;

@@ -43,7 +43,7 @@ constexpr std::array kFields{
           1, 17},
     Field{"gelu", &Stack::gelu, "",
           "how GELU is computed: SPU's tanh form, OpenBumbleBee's segment in Z_2^32 or piecewise "
-          "polynomials in Z_2^64, or the exact erf"},
+          "polynomials in Z_2^64, or exactly, by SPU's erf or as jax.nn.gelu's erfc"},
     Field{"exp_clip", &Stack::exp_clip, "", "one comparison per score sets exp to 0 below -14"},
     Field{"clip_bits", &Stack::clip_bits, "bits", "the width of that comparison", 5, 64},
     Field{"one_hot_bits", &Stack::one_hot_bits, "bits",
@@ -94,7 +94,7 @@ constexpr std::array kFields{
           "how many each party has; OT instances are made per thread", 1, 4096},
 };
 
-constexpr std::array<std::string_view, 4> kGeluWords{"tanh", "segment", "piecewise", "erf"};
+constexpr std::array<std::string_view, 5> kGeluWords{"tanh", "segment", "piecewise", "erf", "erfc"};
 
 struct NamedStack {
   std::string_view name;
@@ -276,7 +276,7 @@ void check_protocol(const Stack& stack) {
                                      {&Stack::comparison_bits, "comparison_bits"}})
     check(stack.*member == cheetah.*member, name);
   check(stack.exp_ring_bits == RingBits::k64, "exp_ring_bits");
-  check(stack.gelu == Gelu::kTanh || stack.gelu == Gelu::kErf, "gelu");
+  check(stack.gelu == Gelu::kTanh || stack.gelu == Gelu::kErf || stack.gelu == Gelu::kErfc, "gelu");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ enum class Protocol : std::uint8_t { kCheetah, kSemi2k, kAby3 };
 
 // tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
 // degree-3 / degree-6 polynomials in Z_2^64. erf: the exact one, as JAX compiles it for SPU.
-enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise, kErf };
+enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise, kErf, kErfc };
 
 // Whether the linear FFNs are multiplied into the neighbouring weights before inference.
 enum class AbsorbFfn : std::uint8_t { kNo, kWhereLegal, kYes };

@@ -88,7 +88,7 @@ Cost magnitude(const Stack& stack, std::int64_t elements) {
 // sqrt(2) a polynomial of degree 6 in y^2 for |y| < 1, else exp(-y^2) / |y| times polynomials of
 // degree 8 and 7 in 1 / y^2, on either side of |y| = 2. Every element pays all three and the four
 // comparisons and choices between them.
-Cost exact_gelu(Stack stack, std::int64_t elements) {
+Cost erfc_gelu(Stack stack, std::int64_t elements) {
   stack.exp_clip = false;
   return sequential(truncation(stack, elements), 5) + magnitude(stack, elements) +
          sequential(scaled_product(stack, elements), 23) +
@@ -113,6 +113,12 @@ Cost reciprocal_of_positive(const Stack& stack, std::int64_t elements) {
          sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements);
 }
 
+// x / 2 (1 + erf(x / sqrt(2))): two products with public numbers, which end in a truncation.
+Cost erf_gelu(const Stack& stack, std::int64_t elements) {
+  return sequential(truncation(stack, elements), 2) + error_function(stack, elements) +
+         scaled_product(stack, elements);
+}
+
 }  // namespace
 
 Cost relu(const Stack& stack, std::int64_t elements) {
@@ -129,7 +135,9 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
     case Gelu::kPiecewise:
       return piecewise_gelu(stack, elements);
     case Gelu::kErf:
-      return exact_gelu(stack, elements);
+      return erf_gelu(stack, elements);
+    case Gelu::kErfc:
+      return erfc_gelu(stack, elements);
     case Gelu::kTanh:
       break;
   }

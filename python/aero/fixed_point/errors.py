@@ -109,9 +109,10 @@ class Approximations:
             raise ValueError(
                 "fixed point: static_max needs a bound of the scores and is not simulated"
             )
-        if values["gelu"] == "erf":
+        if values["gelu"] in ("erf", "erfc"):
             raise ValueError(
-                'fixed point: gelu="erf" is priced only; "tanh", "segment" or "piecewise"'
+                f'fixed point: gelu="{values["gelu"]}" is priced only; "tanh", "segment" or '
+                '"piecewise"'
             )
         for name in ("fraction_bits", "seed"):
             if type(own.get(name, 0)) is not int:

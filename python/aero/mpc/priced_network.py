@@ -34,8 +34,8 @@ _OTHER_GELU = (
     "act: the model's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
 )
 _EXACT_GELU = (
-    "act: the exact GELU costs what JAX compiles jax.nn.gelu to for SPU; gelu=tanh prices the "
-    "tanh form"
+    "act: the exact GELU is x/2 (1 + erf(x/sqrt(2))), as `aero private` computes it; gelu=erfc "
+    "prices jax.nn.gelu, gelu=tanh the tanh form"
 )
 
 

@@ -39,6 +39,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"secret_shape_factors": True},
     {"absorb_ffn": "where_legal"},
     {"gelu": "erf"},
+    {"gelu": "erfc"},
     {"argmax": False, "setup": False, "threads": 8},
     {"causal_skip": True, "last_layer_one_row": True, "batch_heads": True, "pack_triangle": True},
 )

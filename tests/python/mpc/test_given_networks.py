@@ -51,7 +51,8 @@ def test_pythia_costs_what_its_label_costs_with_the_exact_gelu() -> None:
     assert report.total == label.total
     assert any("exact GELU" in words for words in report.notes)
     tanh = mpc.simulate(config, stack="spu-0.9.5", gelu="tanh")
-    assert tanh.comm_bytes < report.comm_bytes / 2
+    by_jax = mpc.simulate(config, stack="spu-0.9.5", gelu="erfc")
+    assert tanh.comm_bytes < report.comm_bytes < by_jax.comm_bytes / 2
     assert any("gelu=erf" in words for words in tanh.notes)
     # A kernel for both forms stays.
     assert mpc.simulate(config, stack="openbumblebee").stack_fields["gelu"] == "segment"

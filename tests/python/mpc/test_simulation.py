@@ -50,7 +50,7 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
     label = draw(st.sampled_from(LABELS))
     fields |= {flag: draw(st.booleans()) for flag in draw(st.sets(st.sampled_from(FLAGS)))}
     if draw(st.booleans()):
-        fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise", "erf"]))
+        fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise", "erf", "erfc"]))
         fields["exp_ring_bits"] = draw(st.sampled_from([32, 64]))
         fields["clip_bits"] = draw(st.integers(5, 64))
         fields["comparison_bits"] = draw(st.integers(20, 64))
@@ -185,7 +185,7 @@ def test_pythia_is_priced_with_its_vocabulary() -> None:
         ({"threads": True}, "threads must be an integer from 1 to 4096, got True"),
         ({"mul_share": 1}, "mul_share must be True or False, got 1"),
         ({"mul_share": None}, "mul_share must be a bool, a number or a str, got NoneType"),
-        ({"gelu": "exact"}, '"segment", "piecewise" or "erf", got "exact"'),
+        ({"gelu": "exact"}, '"segment", "piecewise", "erf" or "erfc", got "exact"'),
         ({"absorb_ffn": True}, "absorb_ffn must be False unless every FFN is one fused"),
         ({"model": "gpt3"}, "model must be"),
         ({"context_length": 2**24}, "cannot be counted exactly"),

@@ -42,10 +42,10 @@ TEST(ShareProtocols, SendWhatWasMeasuredToTheByte) {
         << one.stack << " " << one.function;
 }
 
-// Every message of SEMI2K is waited for: 181 messages of each party in the exact GELU.
+// Every message of SEMI2K is waited for: 181 messages of each party in GELU by erfc.
 TEST(Semi2k, RoundsAreMessages) {
   Stack exact = stack("spu-semi2k");
-  exact.gelu = Gelu::kErf;
+  exact.gelu = Gelu::kErfc;
   EXPECT_EQ(gelu(exact, 16384).rounds, 181);
   EXPECT_NEAR(gelu(exact, 16384).comm_bytes(), 63930368, 1e-3);
   EXPECT_EQ(argmax(stack("spu-semi2k"), 256).rounds, 315);
