@@ -1,0 +1,32 @@
+"""Prices beside the committed table of what one line of JAX sends under SPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aero import mpc
+
+TABLE = Path(__file__).parents[3] / "benchmarks/results/private_lines_202611.json"
+STACKS = {"cheetah": "spu-0.9.5", "semi2k": "spu-semi2k", "aby3": "spu-aby3"}
+EXTENSION = 266_259  # bytes
+# The line -> the operation that is priced, and the stack's field that chooses it.
+PRICED = {
+    "jnp.maximum(x, 0)": ("relu", {}),
+    "jax.nn.gelu(x, approximate=True)": ("gelu", {"gelu": "tanh"}),
+    "jax.nn.gelu(x, approximate=False)": ("gelu", {"gelu": "erfc"}),
+    "x / 2 * (1 + erf(x / sqrt(2)))": ("gelu", {"gelu": "erf"}),
+}
+
+
+@pytest.mark.parametrize("protocol", STACKS)
+@pytest.mark.parametrize("line", PRICED)
+def test_a_line_of_jax_sends_what_its_operation_costs(line: str, protocol: str) -> None:
+    table = json.loads(TABLE.read_text())
+    elements = table["rows"] * table["columns"]
+    measured = table["lines"][line][protocol]["bytes"]
+    operation, fields = PRICED[line]
+    found = mpc.operation_cost(operation, elements, stack=STACKS[protocol], **fields)
+    # A run of one line pays whole extensions of Ferret, a price its share of one.
+    tolerance = EXTENSION if protocol == "cheetah" else 1e-3
+    assert found.comm_bytes == pytest.approx(measured, abs=tolerance)
