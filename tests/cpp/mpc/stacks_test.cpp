@@ -52,7 +52,7 @@ TEST(Stacks, ErrorsNameTheFieldAndItsRange) {
             "simulate: mul_share must be True or False, got 1");
   EXPECT_EQ(
       error_of({{"gelu", FieldValue{std::string("exact")}}}),
-      "simulate: gelu must be \"tanh\", \"segment\", \"piecewise\" or \"erf\", got \"exact\"");
+      "simulate: gelu must be \"tanh\", \"segment\", \"piecewise\", \"erf\" or \"erfc\", got \"exact\"");
   EXPECT_EQ(error_of({{"absorb_ffn", FieldValue{std::string("maybe")}}}),
             "simulate: absorb_ffn must be True, False or \"where_legal\", got \"maybe\"");
   EXPECT_NE(error_of({{"exp_squaring", FieldValue{std::int64_t{5}}}}).find("exp_squarings"),
