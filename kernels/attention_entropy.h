@@ -4,10 +4,10 @@
 // Row i of head h:  s_ij = (cap(scale q_i . k_j) + bias_ij - slope_h |i + S - T - j|) / t_i with
 //                   cap(x) = softcap tanh(x / softcap),  P = softmax_j(s),  out = (P M) v,
 //                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
-// Cap, bias, slopes and M, dropout's mask of 0 and 1 / (1 - p), are there where asked for. A sink is
-// one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in.
-// A row that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients, whatever comes
-// back to it: its part in sums over rows is 0 where dout, dentropy or dlogsumexp is inf or NaN.
+// Cap, bias, slopes and M, dropout's mask of 0 and 1 / (1 - p), are there where asked for. A sink
+// is one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in. A row
+// that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients, whatever comes back
+// to it: its part in sums over rows is 0 where dout, dentropy or dlogsumexp is inf or NaN.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 
@@ -28,8 +28,8 @@ struct ScoreTransform {
   TensorView<const void> alibi_slopes;  ///< [B, H], type of temperature; null: none
   /// [B, H, T, S], data_type or the type of temperature; null: none.
   TensorView<const void> bias;
-  bool has_fine_bias = false;     ///< the bias has the type of temperature
-  TensorView<const void> sinks;   ///< [B, H], type of temperature; null: none
+  bool has_fine_bias = false;    ///< the bias has the type of temperature
+  TensorView<const void> sinks;  ///< [B, H], type of temperature; null: none
 
   /// Whether there is more to a score than a factor.
   [[gnu::always_inline]] constexpr bool transforms() const {

@@ -151,7 +151,8 @@ struct LoweringText {
     return std::string(shape.function->lowering(stack));
   }
   std::string operator()(const SoftmaxShape&) const {
-    const std::string terms = std::to_string(std::int64_t{1} << stack.exp_squarings);
+    const std::string terms =
+        std::to_string(std::uint64_t{1} << static_cast<unsigned>(stack.exp_squarings));
     return std::string("exp(x - ") + (stack.static_max ? "a bound" : "max") + ") as (1 + x/" +
            terms + ")^" + terms + (stack.exp_clip ? ", 0 below -14" : "") +
            ", one reciprocal per " + (stack.broadcast_reciprocal ? "row" : "element");

@@ -103,8 +103,8 @@ struct Inputs {
   std::vector<int64_t> starts(const char* name, const Tensor& tensor, int64_t end) const {
     if (tensor.dim() != 1 || tensor.numel() < 1)
       refuse(kOp, name, "[N + 1]", shape_text(shape_of(tensor)));
-    const Wanted wanted{name, shape_of(tensor), "[N + 1]", ScalarType::Int, "",
-                        Layout::kContiguous};
+    const Wanted wanted{name, shape_of(tensor),   "[N + 1]", ScalarType::Int,
+                        "",   Layout::kContiguous};
     const Operand taken = gate.take(tensor, wanted);
     const auto* first = static_cast<const int32_t*>(taken.data());
     const std::vector<int64_t> found(first, first + tensor.numel());
@@ -141,12 +141,13 @@ struct Inputs {
   void take_dropout(const Variants& given) {
     if (!(given.dropout_p >= 0 && given.dropout_p < 1))
       refuse(kOp, "dropout_p", "at least 0 and below 1", std::to_string(given.dropout_p));
-    dropout_seeds = gate.take(given.dropout_seeds, {"dropout_seeds",
-                                                    {sequences ? static_cast<int64_t>(sequences->count()) : rows.batch},
-                                                    "[B], or one of each sequence,",
-                                                    ScalarType::Long,
-                                                    "",
-                                                    Layout::kContiguous});
+    dropout_seeds = gate.take(given.dropout_seeds,
+                              {"dropout_seeds",
+                               {sequences ? static_cast<int64_t>(sequences->count()) : rows.batch},
+                               "[B], or one of each sequence,",
+                               ScalarType::Long,
+                               "",
+                               Layout::kContiguous});
     params.dropout = {static_cast<const int64_t*>(dropout_seeds.data()), given.dropout_p};
   }
   Operand of_heads(const char* name, const OptionalTensor& tensor) const {
@@ -248,12 +249,12 @@ Result gradient_of(const Tensor& input, bool wanted) {
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, bool is_causal, std::optional<double> scale,
-    std::optional<int64_t> window_left,
-    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
-    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k) {
-  const Variants variants{window_left, window_right, softcap, bias, alibi_slopes, sinks, dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
+    std::optional<int64_t> window_left, std::optional<int64_t> window_right,
+    std::optional<double> softcap, const OptionalTensor& bias, const OptionalTensor& alibi_slopes,
+    const OptionalTensor& sinks, const OptionalTensor& dropout_seeds, double dropout_p,
+    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k) {
+  const Variants variants{window_left, window_right,  softcap,   bias,         alibi_slopes,
+                          sinks,       dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Result out = empty_heads(q);
   const RowResults results(q, inputs.rows, inputs.statistics);
@@ -278,10 +279,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
     const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k,
-    bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
-    bool needs_sinks) {
-  const Variants variants{window_left, window_right, softcap, bias, alibi_slopes, sinks, dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
+    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k, bool needs_v,
+    bool needs_temperature, bool needs_bias, bool needs_alibi_slopes, bool needs_sinks) {
+  const Variants variants{window_left, window_right,  softcap,   bias,         alibi_slopes,
+                          sinks,       dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Operand out_rows = inputs.gate.take(out, Inputs::of_queries("out", q));
   const Operand dout_rows = inputs.gate.take(dout, Inputs::of_queries("dout", q));
@@ -302,9 +303,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
   const Rows& rows = inputs.rows;
   const Result dsinks(q, rows.shape(), inputs.statistics, needs_sinks && sinks);
   const Result dslopes(q, rows.shape(), inputs.statistics, needs_alibi_slopes && alibi_slopes);
-  const Result dbias = zeros_where(needs_bias && bias, q,
-                                   {rows.batch, rows.heads, rows.queries, rows.keys},
-                                   inputs.statistics);
+  const Result dbias = zeros_where(
+      needs_bias && bias, q, {rows.batch, rows.heads, rows.queries, rows.keys}, inputs.statistics);
   params.dsinks = dsinks.data();
   params.dslopes = dslopes.data();
   params.dbias = dbias.data();

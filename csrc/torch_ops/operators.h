@@ -20,11 +20,10 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, bool is_causal, std::optional<double> scale,
-    std::optional<int64_t> window_left,
-    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
-    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k);
+    std::optional<int64_t> window_left, std::optional<int64_t> window_right,
+    std::optional<double> softcap, const OptionalTensor& bias, const OptionalTensor& alibi_slopes,
+    const OptionalTensor& sinks, const OptionalTensor& dropout_seeds, double dropout_p,
+    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
@@ -33,9 +32,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
     const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k,
-    bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
-    bool needs_sinks);
+    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k, bool needs_v,
+    bool needs_temperature, bool needs_bias, bool needs_alibi_slopes, bool needs_sinks);
 
 Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
                               const Tensor& max_entropy, const OptionalTensor& row_mask,

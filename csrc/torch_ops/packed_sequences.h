@@ -95,27 +95,29 @@ void run_all(const Params& whole, const PackedSequences& sequences) {
     bytes = std::max(bytes, workspace_bytes(calls.back(), 1));
   }
   const Workspace workspace(bytes * static_cast<size_t>(thread_count()));
-  torch::stable::parallel_for(0, ends.empty() ? 0 : ends.back(), 1, [&](int64_t first, int64_t last) {
-    uint32_t thread = 0;
-    torch_get_thread_idx(&thread);
-    void* own = static_cast<char*>(workspace.data()) + bytes * thread;
-    for (auto n = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
-         first < last; ++n) {
-      const int64_t begin = n ? ends[n - 1] : 0, end = std::min(last, ends[n]);
-      if (first < end) run(calls[n], own, first - begin, end - begin, 0);
-      first = std::max(first, end);
-    }
-  });
+  torch::stable::parallel_for(
+      0, ends.empty() ? 0 : ends.back(), 1, [&](int64_t first, int64_t last) {
+        uint32_t thread = 0;
+        torch_get_thread_idx(&thread);
+        void* own = static_cast<char*>(workspace.data()) + bytes * thread;
+        for (auto n = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) -
+                                          ends.begin());
+             first < last; ++n) {
+          const int64_t begin = n ? ends[n - 1] : 0, end = std::min(last, ends[n]);
+          if (first < end) run(calls[n], own, first - begin, end - begin, 0);
+          first = std::max(first, end);
+        }
+      });
 }
 
 /// The values of rows that go into a call and come out of it, [1, H, T].
-inline void* kernels::AttentionEntropyForwardParams::*const kForwardResults[] = {
+inline void* kernels::AttentionEntropyForwardParams::* const kForwardResults[] = {
     &kernels::AttentionEntropyForwardParams::entropy,
     &kernels::AttentionEntropyForwardParams::logsumexp};
-inline const void* kernels::AttentionEntropyBackwardParams::*const kBackwardInputs[] = {
+inline const void* kernels::AttentionEntropyBackwardParams::* const kBackwardInputs[] = {
     &kernels::AttentionEntropyBackwardParams::dentropy,
     &kernels::AttentionEntropyBackwardParams::dlogsumexp};
-inline void* kernels::AttentionEntropyBackwardParams::*const kBackwardResults[] = {
+inline void* kernels::AttentionEntropyBackwardParams::* const kBackwardResults[] = {
     &kernels::AttentionEntropyBackwardParams::dtemperature,
     &kernels::AttentionEntropyBackwardParams::dsinks,
     &kernels::AttentionEntropyBackwardParams::dslopes};

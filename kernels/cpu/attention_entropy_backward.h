@@ -158,8 +158,8 @@ class BackwardPass {
     if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts, &rows);
     const bool wants_dq = wants_queries && p_.dq;
     const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
-    const TileTransform<Real> transform(
-        p_, q, memory_ + at_.bias, p_.softcap != 0 ? memory_ + at_.cap_slopes : nullptr);
+    const TileTransform<Real> transform(p_, q, memory_ + at_.bias,
+                                        p_.softcap != 0 ? memory_ + at_.cap_slopes : nullptr);
     const TileDropout<Real> dropout(p_, q);
     const Ones<Real> ones;
 
@@ -232,7 +232,8 @@ class BackwardPass {
     add(p_.dv, h / group, from, keys);
     add(p_.dk, h / group, from, keys);
     // Scores, dP, dK and dV, and dQ of every tile of keys.
-    const int64_t seen = q.visible_keys(p_) - q.first_key(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
+                  tiles = (seen + kKeyTile - 1) / kKeyTile;
     const int64_t column_groups = (at_.row + kColumns * kL - 1) / (kColumns * kL);
     prefetch.spread(2 * (1 + column_groups) * seen +
                     tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
@@ -301,15 +302,15 @@ class BackwardPass {
           for (int n = 0; n < decltype(count)::value; ++n) {
             const int64_t at = (j + n) * kTile + lane;
             Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
-            if constexpr (kVariant)
-              dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
+            if constexpr (kVariant) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
             auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
             dtemperature += result.dscore * result.z;
             scaled[n] = result.dscore * scale;
             if constexpr (kVariant) {
               result.weight = variant.dropout.weight_of(result.weight, lane, key + j + n);
               if (p_.softcap != 0) scaled[n] *= load(memory_ + at_.cap_slopes + at);
-              if (p_.dslopes) dslope += result.dscore * variant.transform.distance_of(lane, key + j + n);
+              if (p_.dslopes)
+                dslope += result.dscore * variant.transform.distance_of(lane, key + j + n);
               if (p_.dbias) store(memory_ + at_.bias + at, result.dscore);
             }
             Operands::store_row(operands(at_.weight_rows), at, result.weight);

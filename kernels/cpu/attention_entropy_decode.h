@@ -56,8 +56,7 @@ class DecodePass {
     const int64_t part = item % p.key_parts, first = row.first / kKeyTile;
     const int64_t tiles = (p.keys + kKeyTile - 1) / kKeyTile - first;
     const int64_t begin = (first + part * tiles / p.key_parts) * kKeyTile;
-    const int64_t end =
-        smaller(row.seen, (first + (part + 1) * tiles / p.key_parts) * kKeyTile);
+    const int64_t end = smaller(row.seen, (first + (part + 1) * tiles / p.key_parts) * kKeyTile);
     copy_row(row.query, p.head_dim, query);
     for (int64_t d = 0; d < p.head_dim; d += kL) store(out + d, Vec<Real>{});
     OnlineSoftmax<Vec<Real>> state{splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};

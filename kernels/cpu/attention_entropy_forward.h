@@ -87,7 +87,8 @@ class ForwardPass {
     add(p_.v, g, from, keys);
     add(p_.out, h, next.first, next.count);
     // Scores, and outputs of every tile of keys.
-    const int64_t seen = q.visible_keys(p_) - q.first_key(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
+                  tiles = (seen + kKeyTile - 1) / kKeyTile;
     prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
@@ -159,8 +160,7 @@ class ForwardPass {
   /// Scores become weights 2^(score - maximum), which the running sums take in.
   template <bool kDrops>
   void add_weights(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                   [[maybe_unused]] int64_t key,
-                   [[maybe_unused]] const TileDropout<Real>& dropout,
+                   [[maybe_unused]] int64_t key, [[maybe_unused]] const TileDropout<Real>& dropout,
                    OnlineSoftmax<Vec<Real>> (&state)[kColumns]) const {
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;

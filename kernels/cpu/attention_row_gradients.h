@@ -68,8 +68,7 @@ struct RowGradients {
     load_sinks(p, q, sinks);
     for (int64_t i = 0; i < q.count; i += kL) {
       const auto sink = ScoreGradients<Real>{load(maximum + i), load(inverse_sum + i),
-                                             load(offset + i), load(dentropy + i),
-                                             load(center + i)}
+                                             load(offset + i), load(dentropy + i), load(center + i)}
                             .of(load(sinks + i), Vec<Real>{});
       store(dtemperature + i, load(dtemperature + i) + sink.dscore * sink.z);
       if (p.dsinks)

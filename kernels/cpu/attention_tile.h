@@ -97,7 +97,7 @@ struct TileRange {
 /// A tile of queries with the scale of its scores.
 template <class Real>
 struct QueryTile : TileRange<Real> {
-  int vectors;                  ///< vectors that hold at least one query
+  int vectors;                   ///< vectors that hold at least one query
   Real scale[kQueryTile<Real>];  ///< scale / t, 0 beyond count
   /// What products are multiplied by: log2(e) scale / t, or scale alone where more follows.
   Real product_scale[kQueryTile<Real>];

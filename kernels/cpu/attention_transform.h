@@ -117,7 +117,8 @@ class TileTransform {
     with_bias_type<Real>(p_, [&](auto type) {
       using Bias = decltype(type);
       const int64_t step = p_.bias.strides.column;
-      const auto rows = rows_at<const Bias>(p_.bias, q_.batch, q_.head, q_.first).from(0, key * step);
+      const auto rows =
+          rows_at<const Bias>(p_.bias, q_.batch, q_.head, q_.first).from(0, key * step);
       if (step == 1) return load_transposed<Real, Bias>(rows, q_.count, visible.count, tile_);
       for (int64_t j = 0; j < visible.count; ++j)
         for (int64_t i = 0; i < kTile; ++i)

@@ -253,8 +253,8 @@ struct AttentionReference {
     std::vector<double> score(static_cast<size_t>(c.keys)), probability(score), dp(score);
     std::vector<double> cap_slope(static_cast<size_t>(c.keys), 1.0), kept(cap_slope), ds_row(score);
     const AttentionVariant& variant = c.variant;
-    const double sink = variant.has_sinks ? p.sinks.get(b, h, 0) / t
-                                          : -std::numeric_limits<double>::infinity();
+    const double sink =
+        variant.has_sinks ? p.sinks.get(b, h, 0) / t : -std::numeric_limits<double>::infinity();
     double maximum = sink, sum = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
       if (!p.visible(b, h, i, j)) continue;

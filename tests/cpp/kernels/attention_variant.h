@@ -27,7 +27,8 @@ inline bool is_kept(uint64_t seed, int64_t h, int64_t i, int64_t j, double proba
     x = (x ^ (x >> 27u)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31u);
   };
-  const uint64_t row = mixed(mixed(mixed(seed) + static_cast<uint64_t>(h)) + static_cast<uint64_t>(i));
+  const uint64_t row =
+      mixed(mixed(mixed(seed) + static_cast<uint64_t>(h)) + static_cast<uint64_t>(i));
   auto x = static_cast<uint32_t>(j) * 0x9e3779b9u + static_cast<uint32_t>(row);
   x = (x ^ (x >> 16u)) * 0x7feb352du;
   x = (x ^ (x >> 15u) ^ static_cast<uint32_t>(row >> 32u)) * 0x846ca68bu;

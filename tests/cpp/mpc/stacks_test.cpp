@@ -50,9 +50,9 @@ TEST(Stacks, ErrorsNameTheFieldAndItsRange) {
             "simulate: exp_squarings must be an integer from 1 to 17, got True");
   EXPECT_EQ(error_of({{"mul_share", FieldValue{std::int64_t{1}}}}),
             "simulate: mul_share must be True or False, got 1");
-  EXPECT_EQ(
-      error_of({{"gelu", FieldValue{std::string("exact")}}}),
-      "simulate: gelu must be \"tanh\", \"segment\", \"piecewise\", \"erf\" or \"erfc\", got \"exact\"");
+  EXPECT_EQ(error_of({{"gelu", FieldValue{std::string("exact")}}}),
+            "simulate: gelu must be \"tanh\", \"segment\", \"piecewise\", \"erf\" or \"erfc\", got "
+            "\"exact\"");
   EXPECT_EQ(error_of({{"absorb_ffn", FieldValue{std::string("maybe")}}}),
             "simulate: absorb_ffn must be True, False or \"where_legal\", got \"maybe\"");
   EXPECT_NE(error_of({{"exp_squaring", FieldValue{std::int64_t{5}}}}).find("exp_squarings"),
