@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from aero.mpc import compute_profile, network_profile, operation_cost, simulate, stack_names
+from aero.mpc import compute_profile, network_profile, operation_cost, simulate
+from aero.mpc.simulation import cheetah_stack_names
 from aero.paper import PaperComparison, compare_with_paper, paper_tables
 from benchmarks.paper.cost_rows import ReproducedRow
 from benchmarks.paper.finding import Finding
@@ -43,7 +44,7 @@ def _where(cell: PaperComparison) -> str:
 def find_stack() -> Finding:
     """Which stack the paper's bytes show."""
     values = {}
-    for stack in stack_names():
+    for stack in cheetah_stack_names():
         cells = compare_with_paper((4, 5, 6, 7), stack=stack)
         values[stack] = {
             "cells": len(cells),
@@ -263,7 +264,7 @@ def _whether_printed() -> str:
 def find_savings() -> Finding:
     """How much AERO saves on each stack."""
     values = {}
-    for stack in stack_names():
+    for stack in cheetah_stack_names():
         baseline = simulate("SM+LN+G", final_norm="none", stack=stack, setup=False)
         aero = simulate("SM+ScFuFFN_i6", stack=stack, setup=False)
         values[stack] = {

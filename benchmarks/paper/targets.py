@@ -185,7 +185,7 @@ def target_names() -> list[str]:
         >>> target_names()[:3]
         ['table2', 'table3', 'table4']
     """
-    return sorted(_descriptions(), key=lambda name: (name[0] != "t", _number(name)))
+    return sorted(_descriptions(), key=lambda name: (not name.startswith("table"), _number(name)))
 
 
 def load_target(name: str) -> Target:

@@ -16,7 +16,8 @@ from aero.cli import app
 APP: Any = typer.main.get_command(app)
 #: Words by which an option says what it counts or measures.
 UNITS = re.compile(
-    r"\b(?:tokens?|nats|seconds|GB|windows|prompts|connections|seeds?|condition number)\b",
+    r"\b(?:tokens?|nats|seconds|milliseconds|bit/s|GB|windows|prompts|connections|seeds?"
+    r"|condition number)\b",
     re.IGNORECASE,
 )
 

@@ -14,7 +14,7 @@ MAY_CHANGE = {
     "models": {"AeroCausalLMOutput", "AeroConfig", "AeroModelOutput"},
     "mpc": {"_Network"},
     "network": {"Step"},
-    "private": {"Direction", "Generated", "Stranger", "_Client"},
+    "private": {"Conversation", "Direction", "Generated", "Stranger", "_Client"},
     "train": {"CorpusScan"},
 }
 

@@ -21,7 +21,7 @@ def classifying(
     width = next(one["width"] for one in operations if one["op"] == "embed")
     kept = operations[: last + 1]
     if not is_encoder:  # with its final norm
-        head = next(n for n, one in enumerate(operations) if one["output"] == "logits")
+        head = next(n for n, one in enumerate(operations) if one.get("output") == "logits")
         kept += operations[last + 1 : head]
     writer = Writer()
     if of_tokens:

@@ -95,7 +95,6 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a head too wide": ({"width": 264}, {"is_causal": True}),
     "causal with fewer queries": ({"queries": 5}, {"is_causal": True}),
     "causal with more queries": ({"keys": 5}, {"is_causal": True}),
-    "dropout": ({}, {"dropout_p": 0.3, "is_causal": True}),
     "no queries": ({"queries": 0}, {}),
     "no keys": ({"keys": 0}, {}),
 }  # fmt: skip
