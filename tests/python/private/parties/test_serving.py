@@ -76,10 +76,16 @@ def test_a_second_client_waits_and_hears_its_place(serving: Any) -> None:
 
 def test_a_queue_has_an_end_and_who_leaves_it_makes_room(serving: Any) -> None:
     server = serving()
-    holding = [server.connect() for _ in range(9)]  # the first one is served, and never goes on
-    for number, connection in enumerate(holding):
+    holding = []
+    for number in range(9):  # the first one is served, and never goes on
+        holding.append(connection := server.connect())
         connection.sendall(client_hello())
-        time.sleep(0.05 if number else 0.5)
+        if number == 0:
+            server.wait_for("client")
+        heard = b""
+        while number and b'"place"' not in heard:
+            heard += (chunk := connection.recv(1 << 16))
+            assert chunk, (number, heard)
     refused = server.connect()
     refused.sendall(client_hello())
     assert b"8 clients wait already" in received(refused)
