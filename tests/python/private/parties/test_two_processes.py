@@ -253,7 +253,7 @@ def test_every_thread_that_computes_is_confined(pairs: Any) -> None:
     assert pair.ending("client") == "done"
 
 
-@pytest.mark.parametrize("most", [1_210_000_000, 1_300_000_000])
+@pytest.mark.parametrize("most", [1_210_000_000, 1_250_000_000])
 def test_a_worker_without_memory_ends_both_parties_with_a_sentence(pairs: Any, most: int) -> None:
     """Refused by the system, the second took no message of SPU any more, and nobody said why."""
     pair = pairs(server={"memory_bytes": most})
