@@ -84,7 +84,7 @@ def _initialize_convolution(convolution: CausalConvolution) -> None:
     """The factors of the tokens before start like torch's `Conv1d`, matrices of a full one at zero.
 
     Factors that start at zero stay alike in all channels: D4 with one head then ends at an eighth
-    more perplexity (docs/explanation/start.md). For a full one the two starts are equal.
+    more perplexity (docs/explanation/negative_results.md). For a full one the two starts are equal.
     """
     if convolution.kind == "full":
         init.zeros_(convolution.weight)
