@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import attention_entropy
+from aero.ops._scores import seen_keys
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -133,6 +134,9 @@ def flash_attn_varlen_func(
             f"got {len(queries)} and {len(keys)}"
         )
     how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
+    if q.is_cpu and (alibi_slopes is None or alibi_slopes.dim() < 2):
+        starts = cu_seqlens_q.to(torch.int32), cu_seqlens_k.to(torch.int32)
+        return how.attend(q[None], k[None], v[None], alibi_slopes, starts)[0].squeeze(0)
     split = [torch.split(x, lengths) for x, lengths in ((q, queries), (k, keys), (v, keys))]
     parts = [
         how.attend(a[None], b[None], c[None], _of_sequence(alibi_slopes, index))[0]
@@ -241,24 +245,33 @@ class _How:
     dropout_p: float = 0.0
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        alibi_slopes: Tensor | None,
+        starts: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The output [B, T, H, D] and logsumexp [B, H, T]."""
+        """The output [B, T, H, D] and logsumexp [B, H, T]; `starts` are of packed sequences."""
         num_queries, num_keys = q.shape[1], k.shape[1]
         left, right = _window(self.where, self.window, self.causal, num_queries, num_keys)
-        if left is not None and num_keys > num_queries + left:
+        if starts is None and left is not None and num_keys > num_queries + left:
             k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # the seen ones
         is_causal = left is None and right == 0
-        is_windowed = not is_causal and (left, right) != (None, None)
+        mask, window = None, None if is_causal or left is right is None else (left, right)
+        if window is not None and not q.is_cpu:  # where the operator has none
+            shape = torch.Size((num_queries, k.shape[1]))
+            mask, window = seen_keys(shape, q.device, None, False, window), None
         out, _, lse = attention_entropy(
             *(x.transpose(1, 2) for x in (q, k, v)),
             is_causal=is_causal,
             scale=self.scale,
-            window=(left, right) if is_windowed and q.is_cpu else None,
-            mask=_visible(num_queries, k, left, right) if is_windowed and not q.is_cpu else None,
+            window=window,
+            mask=mask,
             softcap=self.softcap or None,
             alibi_slopes=alibi_slopes,
             dropout_p=self.dropout_p,
+            cu_seqlens=starts,
         )
         return out.transpose(1, 2), lse
 
@@ -277,19 +290,6 @@ def _window(
     sees_first = left < 0 or left >= num_keys - 1
     sees_last = right < 0 or (right >= num_queries - 1 and not causal)
     return None if sees_first else left, None if sees_last else right
-
-
-def _visible(num_queries: int, k: Tensor, left: int | None, right: int | None) -> Tensor:
-    """Which keys a query sees, [T, S], where the operator has no windows."""
-    num_keys = k.shape[1]
-    row = torch.arange(num_queries, device=k.device).view(-1, 1) + num_keys - num_queries
-    column = torch.arange(num_keys, device=k.device)
-    visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=k.device)
-    if left is not None:
-        visible = visible & (column >= row - left)
-    if right is not None:
-        visible = visible & (column <= row + right)
-    return visible
 
 
 def _lengths(where: str, name: str, starts: Tensor, tokens: Tensor) -> list[int]:

@@ -139,6 +139,74 @@ def test_packed_sequences_do_not_see_each_other() -> None:
     assert out.shape == (9, 4, 8)
 
 
+PACKED_OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (2, 1)},
+    "causal window": {"causal": True, "window_size": (1, 0)},
+    "window wider than a sequence": {"window_size": (6, 0)},
+    "soft cap": {"causal": True, "softcap": 0.7, "softmax_scale": 0.9},
+    "slopes of heads": {"causal": True, "alibi_slopes": torch.tensor([0.1, 0.5, 1.0, 2.0])},
+    "slopes of sequences": {"causal": True, "alibi_slopes": randn(4, 4, seed=9).abs()},
+}
+
+
+@pytest.mark.parametrize("lengths", [(4, 1, 0, 5), (0, 3, 3, 0)], ids=str)
+@pytest.mark.parametrize("name", PACKED_OPTIONS)
+def test_packed_sequences_have_the_outputs_and_gradients_of_separate_sums(
+    name: str, lengths: tuple[int, ...]
+) -> None:
+    options = dict(PACKED_OPTIONS[name])
+    keys = [2 * n for n in lengths] if name in ("plain", "causal") else list(lengths)
+    starts_q, starts_k = (
+        torch.tensor([0, *each], dtype=torch.int32).cumsum(0).int() for each in (lengths, keys)
+    )
+    q, dout = randn(sum(lengths), 4, 8), randn(sum(lengths), 4, 8, seed=3)
+    k, v = randn(sum(keys), 2, 8, seed=1), randn(sum(keys), 2, 8, seed=2)
+    operands = [x.requires_grad_() for x in (q, k, v)]
+    out = flash_attn.flash_attn_varlen_func(*operands, starts_q, starts_k, 9, 9, **options)
+    slopes = options.pop("alibi_slopes", None)
+    words = {"window_size": "window", "softmax_scale": "scale"}
+    asked = {words.get(word, word): value for word, value in options.items()}
+    parts = []
+    for n, length in enumerate(lengths):
+        if length:
+            rows = slice(int(starts_q[n]), int(starts_q[n + 1]))
+            seen = slice(int(starts_k[n]), int(starts_k[n + 1]))
+            of_sequence = slopes[n] if slopes is not None and slopes.dim() == 2 else slopes
+            one = (q[None, rows], k[None, seen], v[None, seen])
+            parts.append(expected(*one, **asked, slopes=of_sequence)[0][0])
+    wanted = torch.cat(parts)
+    allowed = 32 * UNIT_ROUNDOFF  # as above
+    assert (out - wanted).abs().max() <= allowed * 4
+    found = torch.autograd.grad(out, operands, dout)
+    exact = torch.autograd.grad(wanted, operands, dout.double(), materialize_grads=True)
+    for mine, other in zip(found, exact, strict=True):
+        assert (mine - other).abs().max() <= 16 * allowed * max(1.0, float(other.abs().max()))
+
+
+def test_packed_sequences_are_one_call_with_the_dropout_of_separate_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[dict[str, object]] = []
+    attention_entropy = flash_attn.attention_entropy
+
+    def counted(*operands: Tensor, **options: object) -> object:
+        calls.append(options)
+        return attention_entropy(*operands, **options)
+
+    monkeypatch.setattr(flash_attn, "attention_entropy", counted)
+    q, starts = randn(9, 4, 8), torch.tensor([0, 4, 9])
+    how = {"dropout_p": 0.5, "causal": True}
+    torch.manual_seed(0)
+    out = flash_attn.flash_attn_varlen_func(q, q, q, starts, starts, 5, 5, **how)
+    assert len(calls) == 1
+    torch.manual_seed(0)
+    slices = q[None, :4], q[None, 4:]
+    alone = [flash_attn.flash_attn_func(one, one, one, **how)[0] for one in slices]
+    torch.testing.assert_close(out, torch.cat(alone))
+
+
 @pytest.mark.parametrize("window", [ALL, (3, 0)], ids=str)
 @pytest.mark.parametrize("held", [6, [6, 6], [2, 7]], ids=str)
 def test_a_cache_is_filled_in_place_and_attended_to(held: object, window: tuple[int, int]) -> None:
