@@ -1,6 +1,6 @@
 """The entropies that were measured of a model: statistics, text, a table and a picture.
 
-Letters: L layers, B batch, H heads, T tokens.
+Letters: L layers, B batch, H heads, T tokens, S keys.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class RowEntropies:
             window.
         temperatures: of AERO networks that have them, L arrays [H, T]; else None.
         thresholds: learned, of networks that have them, [L, H], fractions; else None.
+        attention_maps: where they were asked for, L tensors [B, H, T, S], float32: the share of
+            each key in its row, after temperature, mask, window and cap. A row sums to one, without
+            the part that a sink takes; NaN in rows of padding. Else None.
     """
 
     layers: tuple[Tensor, ...]
@@ -38,6 +41,7 @@ class RowEntropies:
     visible_keys: Tensor
     temperatures: list[Any] | None = None
     thresholds: Any = None
+    attention_maps: tuple[Tensor, ...] | None = None
 
     def summary(self, *, context_length: int | None = None) -> EntropySummary:
         """Statistics without the padding: heads, layers, positions, collapse and overload.

@@ -1,6 +1,6 @@
 """Attention entropies and weights of any decoder that `transformers` or this library builds.
 
-The operator never forms the weights; `attention_maps` computes them from its arguments.
+The operator never forms the weights: they are computed from its arguments, where asked for.
 
 Letters: L layers, B batch, H heads, T tokens.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +27,9 @@ from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
 
 
-def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropies:
+def entropies(
+    model: nn.Module, batch: Tensor | Mapping[str, Any], *, attention_maps: bool = False
+) -> RowEntropies:
     """Measures the attention entropies of a model on a batch, with any attention implementation.
 
     The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
@@ -40,6 +42,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
         batch: token ids [B, T], or the arguments of the model, such as a tokenizer's output.
             `attention_mask`, [B, T], says where padding is; positions are counted without it unless
             `position_ids` come along.
+        attention_maps: also return the attention weights of every head, L B H T S numbers in
+            float32, which the fused operator never forms; default: entropies alone.
 
     Returns:
         The entropies and their statistics.
@@ -57,10 +61,14 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
         >>> found = entropies(model, torch.tensor([[1, 2, 3, 4]]))
         >>> found.layers[0].shape, found.summary().head_entropy.shape
         (torch.Size([1, 2, 4]), (2, 2))
+        >>> found = entropies(model, torch.tensor([[1, 2, 3, 4]]), attention_maps=True)
+        >>> found.attention_maps[0].shape  # of layer 0: batch, heads, queries, keys
+        torch.Size([1, 2, 4, 4])
     """
     inner = _unwrapped(model)
     arguments = _arguments(inner, batch)
-    with _measuring(inner), torch.no_grad(), recorded_calls() as calls:
+    weights = _RecordedWeights() if attention_maps else None
+    with _measuring(inner), torch.no_grad(), recorded_calls() as calls, weights or nullcontext():
         outputs = _outputs(inner, arguments)
     layers = getattr(outputs, "attentions", None)
     if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
@@ -77,6 +85,7 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
         visible_keys=keys,
         temperatures=inner.head_temperatures() if isinstance(inner, AeroForCausalLM) else None,
         thresholds=_thresholds(inner),
+        attention_maps=None if weights is None else weights.of_layers(len(layers), hidden),
     )
 
 
@@ -224,36 +233,29 @@ _SHAPING = (
 )  # fmt: skip
 
 
-def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tensor:
-    """Returns the attention weights of every head, [L, B, H, T, T], float32.
-
-    The model computes as for `aero.entropies`. Queries and keys are taken as they reach the
-    operator, so temperatures, rotation and masks count.
-
-    Raises:
-        ValueError: as of `aero.entropies`.
-    """
-    recorded = _Recorded()
-    with recorded:
-        layers = entropies(model, batch).layers
-    assert len(recorded.weights) == len(layers), "every layer calls the operator once"
-    return torch.stack(recorded.weights)
-
-
-class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RecordedWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes the weights of every call of the operator besides the call itself."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.weights: list[Tensor] = []
+        self._calls: list[Tensor] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is torch.ops.aero.attention_entropy.default:
             names = [argument.name for argument in func._schema.arguments]
-            self.weights.append(_weights(**dict(zip(names, args, strict=False)), **(kwargs or {})))
+            self._calls.append(_weights(**dict(zip(names, args, strict=False)), **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+    def of_layers(self, count: int, hidden: Tensor) -> tuple[Tensor, ...]:
+        """The weights, [B, H, T, S] per layer, NaN in rows of padding (`hidden`, [B, 1, T])."""
+        if len(self._calls) != count:
+            raise ValueError(
+                f"entropies: attention_maps need one call of the operator in each of {count} "
+                f"layers, got {len(self._calls)}; leave attention_maps out"
+            )
+        return tuple(maps.masked_fill(hidden.unsqueeze(-1), torch.nan) for maps in self._calls)
 
 
 def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
@@ -263,3 +265,10 @@ def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
     given = {name: others[name] for name in _SHAPING if name in others}
     found, _, _ = reference.attention_entropy(q, k, ones, **given)
     return found.float()
+
+
+def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tensor:
+    """Returns the attention weights of every head, [L, B, H, T, T], float32."""
+    found = entropies(model, batch, attention_maps=True).attention_maps
+    assert found is not None
+    return torch.stack(found)
