@@ -240,7 +240,7 @@ plt.show()
 
 # %%
 import aero
-from aero.train.run_results import validation_measure
+from aero.train.runs.run_results import validation_measure
 
 measure = validation_measure(data, max_tokens=4096 if FAST else 32_768)
 baseline = aero.AeroForCausalLM.from_pretrained(runs["SM+LN+G"].folder / "model")

@@ -42,7 +42,7 @@ torch.set_num_threads(1)
 
 # %%
 from aero.train import load_recipe, plan_runs, prepare_data, train_runs
-from aero.train.run_results import validation_measure
+from aero.train.runs.run_results import validation_measure
 
 recipe = load_recipe("demo", config="bytes.yaml", settings=FAST)
 (run,) = plan_runs(recipe, ["SM+LN+G"], seeds=[0], output="../runs/notebooks/bytes")

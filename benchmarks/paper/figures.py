@@ -192,7 +192,7 @@ def _write_key(axes: Axes, points: Sequence[FrontPoint]) -> None:
 
 def _swept(target: Target, record: RunRecord) -> float:
     """The number of the swept setting in the run's configuration."""
-    from aero.train.recipe import TOLERANCE_MARGINS
+    from aero.train.recipes.recipe import TOLERANCE_MARGINS
 
     assert target.sweep is not None
     section, _, key = target.sweep["setting"].partition(".")

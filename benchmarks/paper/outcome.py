@@ -36,7 +36,7 @@ from aero.internals.run_files import Evaluation
 from aero.report.contents import without_folder
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
-from aero.train.recipe_files import recipe_to_dict
+from aero.train.recipes.recipe_files import recipe_to_dict
 from benchmarks.paper.cells import Cell, TargetPlan, mean_perplexity
 from benchmarks.paper.document import target_section
 from benchmarks.paper.figures import draw_figures

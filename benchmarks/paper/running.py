@@ -17,11 +17,11 @@ from aero.reading import UnreadableFileError
 from aero.report.text import duration
 from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
-from aero.train.planning import PlannedRun, require_current_split
 from aero.train.progress import LOG
-from aero.train.recipe_sections import DataSection
-from aero.train.run_folder import checkpoint_step
-from aero.train.run_lock import RunLockedError
+from aero.train.recipes.recipe_sections import DataSection
+from aero.train.runs.planning import PlannedRun, require_current_split
+from aero.train.runs.run_folder import checkpoint_step
+from aero.train.runs.run_lock import RunLockedError
 from aero.train.signals import StopRequest
 from benchmarks.paper.cells import Cell, TargetPlan, unique_cells
 from benchmarks.paper.training_flops import training_flops
@@ -112,7 +112,7 @@ def cell_table(
 def _work(
     cells: Sequence[Cell], output: str | Path, cache_dir: str | Path, say: Callable[[str], None]
 ) -> None:
-    from aero.train.runs import train_runs
+    from aero.train.training import train_runs
 
     remaining, waiting = list(cells), False
     # A request in a run's last evaluation ends that run as it should, and no other begins.

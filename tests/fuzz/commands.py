@@ -35,7 +35,7 @@ import typer.main  # noqa: E402
 import typer.testing  # noqa: E402
 
 from aero import cli  # noqa: E402
-from aero.train import runs  # noqa: E402
+from aero.train import training  # noqa: E402
 
 COMMAND = typer.main.get_command(cli.app)
 # Most of a short command's time would go into building this tree anew.
@@ -129,7 +129,7 @@ def prepare() -> None:
     import multiprocessing.util
 
     multiprocessing.util.spawnv_passfds = _no_processes
-    runs.train_runs = _no_training
+    training.train_runs = _no_training
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, resource.RLIM_INFINITY))
 

@@ -73,5 +73,5 @@ def pytest_collection_finish() -> None:
 def fork_server() -> ForkServerContext:
     """In place of `spawn`: the new process is as fresh, but torch was imported once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["aero.nn", "aero.train.runs"])
+    context.set_forkserver_preload(["aero.nn", "aero.train.training"])
     return context

@@ -118,9 +118,9 @@ def write_good_files(folder: Path, write_run: Any) -> None:
     from aero.export import export_weights
     from aero.models import AeroConfig, AeroForCausalLM
     from aero.report import write_report
-    from aero.train.prepared_data import prepare_data
-    from aero.train.recipe_files import load_recipe, recipe_to_dict
-    from aero.train.run_folder import RunFolder
+    from aero.train.data.prepared_data import prepare_data
+    from aero.train.recipes.recipe_files import load_recipe, recipe_to_dict
+    from aero.train.runs.run_folder import RunFolder
 
     generator = random.Random(5)
     corpus = folder / "corpus"

@@ -67,7 +67,7 @@ ON_A_FULL_DISK = """
     import aero.conversion, aero.export, aero.report
     from aero import cli
     from aero.saved import loading
-    from aero.train import run_results
+    from aero.train.runs import run_results
     leave_no_room(64)
     for arguments in json.loads(sys.argv[1]):
         result = CliRunner().invoke(cli.app, arguments)
@@ -372,7 +372,7 @@ def test_info_prints_build_and_machine():
 
 
 def test_a_defect_shows_its_traceback(monkeypatch):
-    from aero.train import recipe_files
+    from aero.train.recipes import recipe_files
 
     def broken(*arguments, **options):
         raise RuntimeError("a defect")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from aero import cli
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.saved.tokenizer import load_tokenizer
-from aero.train.run_folder import RunFolder
+from aero.train.runs.run_folder import RunFolder
 
 from .run_records import run_info
 

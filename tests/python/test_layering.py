@@ -70,12 +70,15 @@ MAY_IMPORT = {
         "report", "train", "fixed_point", "export", "network", "private", "saved",
     },
 }  # fmt: skip
-# The rooms inside aero.private, and those of them that each may import; any may its single files.
-MAY_IMPORT_IN_PRIVATE = {
-    "links": set(),
-    "compute": set(),
-    "parties": {"links", "compute"},
-    "measuring": {"parties", "compute"},
+# The rooms inside a room, and those of them that each may import; any may its single files.
+MAY_IMPORT_INSIDE: dict[str, dict[str, set[str]]] = {
+    "private": {
+        "links": set(),
+        "compute": set(),
+        "parties": {"links", "compute"},
+        "measuring": {"parties", "compute"},
+    },
+    "train": {"recipes": set(), "data": {"recipes"}, "runs": {"data", "recipes"}},
 }
 # Modules that any room may import besides.
 EVERYWHERE = {"__version__", "internals", "reading", "tables"}
@@ -141,13 +144,14 @@ def test_the_package_imports_neither_benchmarks_nor_tests() -> None:
         assert not named & {"benchmarks", "tests"}, path.relative_to(ROOT)
 
 
-def test_rooms_of_private_runs_import_only_what_they_may() -> None:
-    folder = PACKAGE / "private"
+@pytest.mark.parametrize("house", MAY_IMPORT_INSIDE)
+def test_rooms_inside_a_room_import_only_what_they_may(house: str) -> None:
+    folder = PACKAGE / house
     rooms = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
-    assert rooms == MAY_IMPORT_IN_PRIVATE.keys()
+    assert rooms == MAY_IMPORT_INSIDE[house].keys()
     for path in (p for p in folder.rglob("*.py") if p.parent.name in rooms):
-        allowed = {path.parent.name, *MAY_IMPORT_IN_PRIVATE[path.parent.name]}
-        found = {name.removeprefix("aero.private.").split(".")[0] for name, _ in imports_of(path)}
+        allowed = {path.parent.name, *MAY_IMPORT_INSIDE[house][path.parent.name]}
+        found = {name.removeprefix(f"aero.{house}.").split(".")[0] for name, _ in imports_of(path)}
         assert not found & rooms - allowed, f"{path.relative_to(ROOT)} imports {found & rooms}"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from aero.fixed_point import Approximations, function_errors
 from aero.tables import markdown_table
-from aero.train.fixed_point_evaluation import FixedPointEvaluation, evaluate_run_in_fixed_point
+from aero.train.runs.fixed_point_evaluation import FixedPointEvaluation, evaluate_run_in_fixed_point
 from benchmarks.timer import machine, publish
 
 SQUARINGS = (8, 5, 3)

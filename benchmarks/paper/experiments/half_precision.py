@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
-from aero.train.prepared_data import PreparedData, prepare_data
-from aero.train.recipe import Recipe
-from aero.train.windows import TrainingWindows
+from aero.train.data.prepared_data import PreparedData, prepare_data
+from aero.train.data.windows import TrainingWindows
+from aero.train.recipes.recipe import Recipe
 from benchmarks.paper.cells import plan_target
 from benchmarks.paper.experiments.start_of_training import command_line, publish
 

@@ -40,8 +40,8 @@ import aero
 from aero import AeroConfig, AeroForCausalLM
 from aero.conversion import begin_annealing, finish_annealing
 from aero.train import AeroTrainer, AnnealingCallback, load_recipe
-from aero.train.prepared_data import PreparedData
-from aero.train.windows import TrainingWindows
+from aero.train.data.prepared_data import PreparedData
+from aero.train.data.windows import TrainingWindows
 from benchmarks.paper.experiments.norms import TOKENS, Study, evaluated, fit, run_study
 
 FIRST_RATE, AUXILIARY_WEIGHT, SWITCHED_OFF = 4e-3, 0.1, 1e12

@@ -37,11 +37,11 @@ from aero.internals.atomic_files import write_bytes_atomically, write_json_atomi
 from aero.report.seeds import Pool, Series
 from aero.tables import markdown_table
 from aero.train import AeroTrainer, load_recipe
+from aero.train.data.prepared_data import PreparedData, prepare_data
+from aero.train.data.windows import TrainingWindows, collate_windows, validation_windows
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
-from aero.train.perplexity import measure_loss
-from aero.train.prepared_data import PreparedData, prepare_data
+from aero.train.runs.perplexity import measure_loss
 from aero.train.schedules import annealing_at
-from aero.train.windows import TrainingWindows, collate_windows, validation_windows
 
 TOKENS, RATES, SEEDS = 819_200, (2e-3, 4e-3, 8e-3), (2, 3, 4)
 # The rates are not extended beyond these.

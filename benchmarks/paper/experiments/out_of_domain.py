@@ -30,9 +30,9 @@ from aero.internals.atomic_files import write_bytes_atomically, write_json_atomi
 from aero.saved.loading import load_saved_network
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 from aero.tables import markdown_table
+from aero.train.data.windows import validation_windows
 from aero.train.machine import git_commit, hardware, package_versions
-from aero.train.perplexity import measure_loss, norm_gap
-from aero.train.windows import validation_windows
+from aero.train.runs.perplexity import measure_loss, norm_gap
 
 LEVEL = math.log(1.02)
 WORDS = {-1: "running better", 0: "level", 1: "running worse", None: "not decided"}

@@ -144,7 +144,7 @@ def _seen(networks: list[str], text: str, max_tokens: int) -> list[Any]:
     from aero.report.show_page import ShownNetwork, most_tokens
     from aero.saved.loading import load_decoder
     from aero.saved.tokenizer import load_tokenizer
-    from aero.train.samples import look_at
+    from aero.train.runs.samples import look_at
 
     places = [_place(network) for network in networks]
     models: list[Any] = [load_decoder(place) for place in places]
@@ -240,8 +240,8 @@ def score(
     """Measures the loss of a trained network without each FFN; nothing is trained."""
     with one_line_errors(ValueError):
         from aero.conversion import select_prunable_ffns
-        from aero.train.run_folder import RunFolder
-        from aero.train.run_results import open_run, validation_measure
+        from aero.train.runs.run_folder import RunFolder
+        from aero.train.runs.run_results import open_run, validation_measure
 
         model, data = open_run(RunFolder(run))
         measure = validation_measure(data, max_tokens=max_tokens)

@@ -156,7 +156,7 @@ def exported(source: Path) -> Iterator[Path]:
     if (source / "network.json").is_file():
         yield source
         return
-    from aero.train.run_folder import RunFolder
+    from aero.train.runs.run_folder import RunFolder
 
     saved = RunFolder(source).model
     if not (saved / "config.json").is_file():

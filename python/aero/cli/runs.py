@@ -14,8 +14,8 @@ from aero.internals.errors import UserError
 from aero.reading import read_json
 
 if TYPE_CHECKING:
-    from aero.train.perplexity import HeldOutLoss
-    from aero.train.run_folder import RunFolder
+    from aero.train.runs.perplexity import HeldOutLoss
+    from aero.train.runs.run_folder import RunFolder
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
@@ -66,8 +66,8 @@ def train(
     Ends with 1 where a network diverged, after all others were trained.
     """
     with one_line_errors():
-        from aero.train.planning import plan_runs
-        from aero.train.recipe_files import load_recipe
+        from aero.train.recipes.recipe_files import load_recipe
+        from aero.train.runs.planning import plan_runs
 
         if dry_run and as_json:
             raise UserError("train: expected --dry-run or --json, got both: a forecast is text")
@@ -88,7 +88,7 @@ def train(
             say(forecast(plan, cache_dir=cache_dir))
             return
         from aero.train.progress import is_main_process
-        from aero.train.runs import train_runs
+        from aero.train.training import train_runs
 
         train_runs(plan, cache_dir=cache_dir, say=note)
         if not is_main_process():
@@ -144,8 +144,8 @@ def evaluate(
     """
     with one_line_errors():
         from aero.internals.records import as_dict
-        from aero.train.fixed_point_evaluation import evaluate_run_in_fixed_point
-        from aero.train.run_results import evaluate_run, evaluation_of
+        from aero.train.runs.fixed_point_evaluation import evaluate_run_in_fixed_point
+        from aero.train.runs.run_results import evaluate_run, evaluation_of
 
         if set_ and fixed_point is None:
             raise UserError("evaluate: --set is for the stack that --fixed-point names")
@@ -195,7 +195,7 @@ def analyze(
     """
     with one_line_errors():
         from aero.analysis.spectra import spectra_text
-        from aero.train.run_results import analyze_run, context_of_run
+        from aero.train.runs.run_results import analyze_run, context_of_run
 
         found: list[dict[str, Any]] = []
         for run in _trained(runs):
@@ -302,7 +302,7 @@ def verify(
     """
     with one_line_errors():
         from aero.reading import printable
-        from aero.train.checkpoints import run_problems, runs_below
+        from aero.train.runs.checkpoints import run_problems, runs_below
 
         damaged = False
         for run in runs_below(runs):
@@ -324,7 +324,7 @@ def _say_json(values: Any) -> None:
 def _trained(folders: list[Path]) -> Iterator[Path]:
     """Yields the run folders among and below `folders`; of several, diverged ones are named."""
     from aero.report.runs import find_runs
-    from aero.train.run_folder import RunFolder
+    from aero.train.runs.run_folder import RunFolder
 
     try:
         runs = find_runs(folders)

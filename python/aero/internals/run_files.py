@@ -235,7 +235,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """sample.json, see `aero.train.samples`."""
+    """sample.json, see `aero.train.runs.samples`."""
 
     format: int = 1
     text: str

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import entropies
-from aero.train.tensorboard import add_scalars, entropy_scalars, open_board
+from aero.train.runs.tensorboard import add_scalars, entropy_scalars, open_board
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

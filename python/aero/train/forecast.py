@@ -22,15 +22,11 @@ from aero.internals.errors import TrainingError, disk_errors
 from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
-from aero.train.checkpoints import from_whole_checkpoint
-from aero.train.corpora import scan_corpus
-from aero.train.corpus_facts import corpus_facts, remarks_on
-from aero.train.corpus_files import CorpusSource, find_corpus
-from aero.train.hub import downloaded_file, require_dataset
-from aero.train.machine import settle_in
-from aero.train.one_run import build_model, build_trainer, require_same_corpus
-from aero.train.planning import PlannedRun
-from aero.train.prepared_data import (
+from aero.train.data.corpora import scan_corpus
+from aero.train.data.corpus_facts import corpus_facts, remarks_on
+from aero.train.data.corpus_files import CorpusSource, find_corpus
+from aero.train.data.hub import downloaded_file, require_dataset
+from aero.train.data.prepared_data import (
     batches_of,
     name_on_hub,
     open_prepared_data,
@@ -40,15 +36,19 @@ from aero.train.prepared_data import (
     tokenized,
     tokenizer_for,
 )
-from aero.train.recipe import DataSection
-from aero.train.run_lock import require_unlocked
+from aero.train.data.token_files import SPLITS
+from aero.train.machine import settle_in
+from aero.train.one_run import build_model, build_trainer, require_same_corpus
+from aero.train.recipes.recipe import DataSection
+from aero.train.runs.checkpoints import from_whole_checkpoint
+from aero.train.runs.planning import PlannedRun
+from aero.train.runs.run_lock import require_unlocked
 from aero.train.starting import (
     first_scores_warning,
     require_tokenizer,
     score_deviations,
     teacher_of,
 )
-from aero.train.token_files import SPLITS
 from aero.train.trainer import batch_split, training_arguments
 
 if TYPE_CHECKING:

@@ -20,16 +20,17 @@ from aero.internals.errors import StopRequestedError, TrainingError
 from aero.internals.records import as_dict, record_bytes
 from aero.internals.run_files import Annealing, CorpusRecord, RunInfo, StartRecord, TeacherRecord
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.checkpoints import read_checkpoint_state
+from aero.train.data.prepared_data import PreparedData
+from aero.train.data.windows import TrainingWindows, collate_windows
 from aero.train.machine import git_commit, hardware, package_versions
-from aero.train.perplexity import norm_gap
-from aero.train.planning import PlannedRun
-from aero.train.prepared_data import PreparedData
 from aero.train.progress import is_main_process
-from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
-from aero.train.run_results import analyze_model, write_evaluation
+from aero.train.runs.checkpoints import read_checkpoint_state
+from aero.train.runs.perplexity import norm_gap
+from aero.train.runs.planning import PlannedRun
+from aero.train.runs.recorder import RunRecorder
+from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.runs.run_results import analyze_model, write_evaluation
 from aero.train.schedules import AnnealingCallback, PenaltyScheduleCallback
 from aero.train.signals import StopRequest
 from aero.train.starting import (
@@ -41,7 +42,6 @@ from aero.train.starting import (
     training_fields,
 )
 from aero.train.trainer import AeroTrainer, training_arguments
-from aero.train.windows import TrainingWindows, collate_windows
 
 
 class OneRun:

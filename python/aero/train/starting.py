@@ -26,9 +26,9 @@ from aero.reading import parse_json
 from aero.saved.loading import load_saved_network
 from aero.saved.tokenizer import load_tokenizer
 from aero.train.distillation import Distillation
-from aero.train.origins import Origin
-from aero.train.planning import PlannedRun
-from aero.train.recipe import Recipe
+from aero.train.recipes.recipe import Recipe
+from aero.train.runs.origins import Origin
+from aero.train.runs.planning import PlannedRun
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

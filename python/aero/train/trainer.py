@@ -27,11 +27,11 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from aero.internals.errors import TrainingError, disk_errors
 from aero.internals.extras import extra
 from aero.models.initialization import decay_parameter_names
-from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.entropy_callback import LossLogCallback
-from aero.train.planning import PlannedRun
-from aero.train.recipe import Recipe
+from aero.train.recipes.recipe import Recipe
+from aero.train.runs.checkpoints import finish_checkpoint, require_whole
+from aero.train.runs.planning import PlannedRun
 
 with extra("train"):
     import accelerate as accelerate  # which Trainer asks for
@@ -145,7 +145,7 @@ class AeroTrainer(Trainer):
         >>> import numpy as np
         >>> from transformers import PrinterCallback, TrainingArguments
         >>> from aero.models import AeroConfig, AeroForCausalLM
-        >>> from aero.train.windows import TrainingWindows, collate_windows
+        >>> from aero.train.data.windows import TrainingWindows, collate_windows
         >>> folder = tempfile.TemporaryDirectory()
         >>> trainer = AeroTrainer(
         ...     model=AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny")),

@@ -13,8 +13,8 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
 from aero.models.loss import penalty_of_heads, strengths_of
 from aero.train.one_run import model_config
-from aero.train.planning import plan_runs
-from aero.train.recipe_files import load_recipe
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import plan_runs
 
 from ..ops import oracle
 

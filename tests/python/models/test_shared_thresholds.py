@@ -9,8 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from aero.conversion import convert
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.one_run import model_config
-from aero.train.planning import plan_runs
-from aero.train.recipe_files import load_recipe
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import plan_runs
 
 from ..ops import oracle
 

@@ -5,7 +5,7 @@ import pytest
 from aero.internals.run_files import Divergence
 from aero.report.networks import group_runs
 from aero.report.runs import divergence_text, find_runs, read_run
-from aero.train.checkpoints import runs_below
+from aero.train.runs.checkpoints import runs_below
 
 
 def test_a_run_folder_reads_back_as_written(make_run):

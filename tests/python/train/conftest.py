@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from aero.internals.records import as_dict
-from aero.train.planning import PlannedRun, plan_runs
-from aero.train.recipe import Recipe
-from aero.train.recipe_files import load_recipe
-from aero.train.run_folder import RunFolder
-from aero.train.runs import train_runs
+from aero.train.recipes.recipe import Recipe
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import PlannedRun, plan_runs
+from aero.train.runs.run_folder import RunFolder
+from aero.train.training import train_runs
 
 from ..run_records import run_info
 

@@ -9,10 +9,10 @@ import pytest
 
 from aero.internals.errors import TrainingError
 from aero.internals.records import changed
-from aero.train.checkpoints import from_whole_checkpoint
-from aero.train.run_results import open_run
-from aero.train.runs import train_runs
+from aero.train.runs.checkpoints import from_whole_checkpoint
+from aero.train.runs.run_results import open_run
 from aero.train.trainer import AeroTrainer
+from aero.train.training import train_runs
 
 from .conftest import DAMAGES, assert_same_ending, plan_one, stopped_at
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aero.internals.errors import TrainingError
-from aero.train.corpora import (
+from aero.train.data.corpora import (
     DUPLICATE,
     EMPTY,
     TRAIN,
@@ -13,8 +13,8 @@ from aero.train.corpora import (
     VALIDATION,
     scan_corpus,
 )
-from aero.train.corpus_files import find_corpus
-from aero.train.hub import download_dataset
+from aero.train.data.corpus_files import find_corpus
+from aero.train.data.hub import download_dataset
 
 
 def write(folder: Path, **files: str | bytes) -> Path:

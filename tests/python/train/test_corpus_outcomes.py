@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aero.internals.errors import TrainingError
-from aero.train import corpora, corpus_files
-from aero.train.corpora import CorpusScan, scan_corpus
-from aero.train.corpus_files import CorpusSource, find_corpus
+from aero.train.data import corpora, corpus_files
+from aero.train.data.corpora import CorpusScan, scan_corpus
+from aero.train.data.corpus_files import CorpusSource, find_corpus
 
 SHARED = "a line that other files have as well...."  # 40 characters
 KILO = 1 << 10

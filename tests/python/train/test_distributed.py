@@ -15,8 +15,8 @@ import torch.distributed.checkpoint as distributed_checkpoint
 from transformers import Trainer
 
 from aero.train import AeroTrainer, plan_runs
-from aero.train.run_folder import RunFolder
-from aero.train.runs import train_runs
+from aero.train.runs.run_folder import RunFolder
+from aero.train.training import train_runs
 
 from .conftest import command_line, metrics, plan_one, stopped_at
 from .two_processes import (

@@ -17,7 +17,7 @@ from aero.nn import attention as attention_module
 from aero.report.runs import read_run
 from aero.train.divergence import NonFinite, find_first_non_finite, preserved_buffers
 from aero.train.run_callback import RunCallback
-from aero.train.runs import train_runs
+from aero.train.training import train_runs
 
 from .conftest import plan_one
 

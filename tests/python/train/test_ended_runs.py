@@ -11,11 +11,12 @@ import torch
 
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import Divergence
-from aero.train import perplexity, run_results, starting
-from aero.train.origins import Origin, find_origin
-from aero.train.perplexity import HeldOutLoss, measure_loss
-from aero.train.run_folder import RunFolder
-from aero.train.run_results import analyze_run, evaluate_run, open_run, write_evaluation
+from aero.train import starting
+from aero.train.runs import perplexity, run_results
+from aero.train.runs.origins import Origin, find_origin
+from aero.train.runs.perplexity import HeldOutLoss, measure_loss
+from aero.train.runs.run_folder import RunFolder
+from aero.train.runs.run_results import analyze_run, evaluate_run, open_run, write_evaluation
 
 from .conftest import assert_told, begun
 

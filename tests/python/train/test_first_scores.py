@@ -7,9 +7,9 @@ import torch
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.nn import FoldableNorm
-from aero.train.recipe_files import load_recipe
-from aero.train.runs import train_runs
+from aero.train.recipes.recipe_files import load_recipe
 from aero.train.starting import DEGENERATE, first_scores_warning, score_deviations
+from aero.train.training import train_runs
 
 from .conftest import metrics, plan_one, tiny_settings
 

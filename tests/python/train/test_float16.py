@@ -8,7 +8,7 @@ from transformers import Trainer
 
 from aero.internals.errors import TrainingError
 from aero.train import trainer as trainer_module
-from aero.train.runs import train_runs
+from aero.train.training import train_runs
 
 from .conftest import assert_same_ending, metrics, plan_one, stopped_at
 from .test_divergence import poison_attention

@@ -14,11 +14,11 @@ from aero.internals.records import as_dict, changed
 from aero.report.contents import assemble
 from aero.report.networks import group_runs
 from aero.report.runs import read_run
-from aero.train.corpora import UNDECODABLE, scan_corpus
-from aero.train.corpus_files import find_corpus
+from aero.train.data.corpora import UNDECODABLE, scan_corpus
+from aero.train.data.corpus_files import find_corpus
+from aero.train.data.prepared_data import open_prepared_data, prepare_data
 from aero.train.forecast import forecast
-from aero.train.prepared_data import open_prepared_data, prepare_data
-from aero.train.runs import train_runs
+from aero.train.training import train_runs
 
 from .conftest import WORDS, plan_one, stopped_at, write_corpus
 

@@ -15,10 +15,10 @@ from aero.fixed_point import Approximations
 from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.saved import loading
-from aero.train import fixed_point_evaluation
 from aero.train.distillation import Distillation, distillation_loss
-from aero.train.fixed_point_evaluation import FixedPointEvaluation, _Compared, _fields_from
-from aero.train.perplexity import HeldOutLoss
+from aero.train.runs import fixed_point_evaluation
+from aero.train.runs.fixed_point_evaluation import FixedPointEvaluation, _Compared, _fields_from
+from aero.train.runs.perplexity import HeldOutLoss
 from aero.train.trainer import _damage_named
 
 from .conftest import assert_told

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from aero.nn import FoldableNorm
-from aero.train.perplexity import norm_gap
-from aero.train.run_results import analyze_model, evaluate_run, open_run
-from aero.train.windows import validation_windows
+from aero.train.data.windows import validation_windows
+from aero.train.runs.perplexity import norm_gap
+from aero.train.runs.run_results import analyze_model, evaluate_run, open_run
 
 from .conftest import stopped_at
 

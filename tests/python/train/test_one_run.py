@@ -18,15 +18,16 @@ from transformers.utils import logging as transformers_logging
 from aero.internals.errors import TrainingError
 from aero.internals.processor import processor
 from aero.internals.records import as_dict, changed
-from aero.train import checkpoints, machine, one_run
-from aero.train.checkpoints import finish_checkpoint, runs_below
+from aero.train import machine, one_run
+from aero.train.data.prepared_data import prepare_data
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.one_run import OneRun, build_trainer, open_folder
-from aero.train.origins import Origin
-from aero.train.prepared_data import prepare_data
-from aero.train.runs import train_runs
+from aero.train.runs import checkpoints
+from aero.train.runs.checkpoints import finish_checkpoint, runs_below
+from aero.train.runs.origins import Origin
 from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
+from aero.train.training import train_runs
 
 from .conftest import assert_told, plan_one, stopped_at
 

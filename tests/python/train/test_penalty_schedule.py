@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from aero.train.planning import plan_runs
-from aero.train.recipe_files import load_recipe
-from aero.train.runs import train_runs
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import plan_runs
 from aero.train.schedules import PenaltyScheduleCallback, penalty_share
+from aero.train.training import train_runs
 
 from .conftest import metrics, tiny_settings
 

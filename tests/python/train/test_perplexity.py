@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.perplexity import HeldOutLoss, measure_loss
-from aero.train.run_results import validation_measure
-from aero.train.windows import validation_windows
+from aero.train.data.windows import validation_windows
+from aero.train.runs.perplexity import HeldOutLoss, measure_loss
+from aero.train.runs.run_results import validation_measure
 
 VOCABULARY = 16
 

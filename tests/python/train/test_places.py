@@ -133,7 +133,7 @@ def test_what_is_not_finite_is_null_however_deep_it_stands():
 def test_measurements_keep_no_cache(monkeypatch):
     """Of keys and values: it costs memory, and nothing reads it."""
     from aero.train.distillation import Distillation
-    from aero.train.perplexity import _token_losses
+    from aero.train.runs.perplexity import _token_losses
     from aero.train.starting import score_deviations
 
     model, asked = AeroForCausalLM(AeroConfig.from_label("SM", model="tiny")).eval(), []

@@ -8,9 +8,9 @@ from aero.internals.errors import TrainingError
 from aero.internals.run_files import CorpusRecord, TrainLine
 from aero.train.forecast import forecast
 from aero.train.one_run import model_config
-from aero.train.planning import plan_runs, spec_for
-from aero.train.recipe import ModelSection, Recipe, RegularizationSection
-from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.recipes.recipe import ModelSection, Recipe, RegularizationSection
+from aero.train.runs.planning import plan_runs, spec_for
+from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
 
 from .conftest import begun, plan_one
 
@@ -52,7 +52,7 @@ def test_sizes_of_the_recipe_reach_the_network():
 
 
 def test_languini_unties_the_head_and_codeparrot_does_not():
-    from aero.train.recipe_files import load_recipe
+    from aero.train.recipes.recipe_files import load_recipe
 
     assert spec_for(load_recipe("languini"), "SM+LN+G").tied_embeddings is False
     codeparrot = spec_for(load_recipe("codeparrot"), "SM+LN+G")

@@ -11,13 +11,13 @@ import torch
 from aero.internals.errors import TrainingError
 from aero.train import forecast as forecast_module
 from aero.train import starting
+from aero.train.data.windows import validation_windows
 from aero.train.one_run import build_model
-from aero.train.origins import Origin
-from aero.train.perplexity import HeldOutLoss
-from aero.train.planning import plan_runs
-from aero.train.run_folder import RunFolder
+from aero.train.runs.origins import Origin
+from aero.train.runs.perplexity import HeldOutLoss
+from aero.train.runs.planning import plan_runs
+from aero.train.runs.run_folder import RunFolder
 from aero.train.schedules import AnnealingCallback, annealing_at, penalty_share
-from aero.train.windows import validation_windows
 
 from .conftest import assert_told, begun, plan_one
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from aero.train import progress, runs
-from aero.train.planning import plan_runs
+from aero.train import progress
+from aero.train import training as runs
+from aero.train.runs.planning import plan_runs
 
 
 @pytest.fixture

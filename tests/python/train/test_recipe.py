@@ -5,9 +5,14 @@ import pytest
 import yaml
 
 from aero.internals.errors import TrainingError
-from aero.train.bounds import Bounds
-from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
-from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
+from aero.train.recipes.bounds import Bounds
+from aero.train.recipes.recipe import (
+    OptimizerSection,
+    Recipe,
+    RegularizationSection,
+    TrainingSection,
+)
+from aero.train.recipes.recipe_files import load_recipe, recipe_names, recipe_to_dict
 from benchmarks.paper.cells import plan_target
 
 NOT_FINITE = ["nan", "inf", "-inf"]

@@ -15,13 +15,13 @@ from aero.internals.errors import StopRequestedError, TrainingError
 from aero.internals.run_files import Annealing
 from aero.report import write_report
 from aero.train.one_run import build_model
-from aero.train.planning import plan_runs
-from aero.train.recipe_files import load_recipe
+from aero.train.recipes.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import RunFolder
-from aero.train.run_results import evaluate_run
-from aero.train.runs import train_runs
+from aero.train.runs.planning import plan_runs
+from aero.train.runs.run_folder import RunFolder
+from aero.train.runs.run_results import evaluate_run
 from aero.train.schedules import AnnealingCallback, annealing_at
+from aero.train.training import train_runs
 
 from .conftest import metrics, tiny_settings
 

@@ -12,8 +12,8 @@ import time
 import pytest
 from filelock import FileLock
 
-from aero.train.run_lock import RunLockedError, lock_holder, locked
-from aero.train.runs import train_runs
+from aero.train.runs.run_lock import RunLockedError, lock_holder, locked
+from aero.train.training import train_runs
 
 from .conftest import plan_one
 
@@ -21,7 +21,7 @@ HERE = f"process {os.getpid()} on {socket.gethostname()}"
 # Holds a folder until it is killed.
 HOLDER = """
 import sys, time
-from aero.train import run_lock
+from aero.train.runs import run_lock
 with run_lock.locked(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
@@ -29,7 +29,7 @@ with run_lock.locked(sys.argv[1]):
 # Ends without giving its folder back.
 LEAVER = """
 import sys
-from aero.train import run_lock
+from aero.train.runs import run_lock
 held = run_lock.locked(sys.argv[1])
 held.__enter__()
 """
@@ -38,7 +38,7 @@ held.__enter__()
 RACER = """
 import os, signal, sys, time
 from pathlib import Path
-from aero.train import run_lock
+from aero.train.runs import run_lock
 folder, name = Path(sys.argv[1]), sys.argv[2]
 run_lock._TAKING_SECONDS = 0.02
 counts, mark = folder / f"{name}.count", folder / "mark"

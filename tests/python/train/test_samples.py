@@ -1,6 +1,6 @@
 """The line of validation text that reports show."""
 
-from aero.train.samples import sentence_of
+from aero.train.runs.samples import sentence_of
 
 
 def test_the_sentence_is_the_first_line_of_five_words():

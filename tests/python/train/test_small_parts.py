@@ -14,8 +14,9 @@ from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict
 from aero.internals.run_files import TrainLine
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train import progress, samples, signals
-from aero.train.run_folder import RunFolder
+from aero.train import progress, signals
+from aero.train.runs import samples
+from aero.train.runs.run_folder import RunFolder
 from aero.train.signals import StopRequest
 
 from .conftest import begun

@@ -8,10 +8,10 @@ import pytest
 
 from aero.internals.errors import TrainingError
 from aero.saved.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
-from aero.train import prepared_data, token_files
-from aero.train.prepared_data import open_prepared_data, prepare_data
-from aero.train.recipe import DataSection
-from aero.train.token_files import TokenWriter, open_tokens, token_dtype
+from aero.train.data import prepared_data, token_files
+from aero.train.data.prepared_data import open_prepared_data, prepare_data
+from aero.train.data.token_files import TokenWriter, open_tokens, token_dtype
+from aero.train.recipes.recipe import DataSection
 
 
 @pytest.fixture

@@ -15,18 +15,18 @@ from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict, changed
 from aero.reading import shown
 from aero.saved.tokenizer import END_OF_TEXT, limited
-from aero.train import prepared_data, token_files
-from aero.train.corpora import scan_corpus
-from aero.train.corpus_files import find_corpus
-from aero.train.prepared_data import (
+from aero.train.data import prepared_data, token_files
+from aero.train.data.corpora import scan_corpus
+from aero.train.data.corpus_files import find_corpus
+from aero.train.data.prepared_data import (
     name_on_hub,
     open_prepared_data,
     prepare_data,
     prepared_folder,
     require_fitting,
 )
-from aero.train.recipe import DataSection
-from aero.train.token_files import TokenFile, TokenWriter, open_tokens
+from aero.train.data.token_files import TokenFile, TokenWriter, open_tokens
+from aero.train.recipes.recipe import DataSection
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from transformers import Trainer, TrainingArguments
 
 from aero.internals.errors import TrainingError
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.recipe import Recipe, TrainingSection
+from aero.train.recipes.recipe import Recipe, TrainingSection
 from aero.train.trainer import AeroTrainer, batch_split
 
 EREG = "EReg(SM(t)+ScFuFFN)"

@@ -18,15 +18,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from aero.internals.errors import StopRequestedError, TrainingError
 from aero.internals.records import as_dict
 from aero.internals.run_files import Divergence
-from aero.train import runs as runs_module
-from aero.train.planning import plan_runs
-from aero.train.recipe_files import load_recipe
+from aero.train import training as runs_module
+from aero.train.recipes.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import RunFolder
-from aero.train.run_lock import RunLockedError
-from aero.train.run_results import analyze_run, evaluate_run
-from aero.train.runs import train_runs
-from aero.train.tensorboard import add_scalars, open_board
+from aero.train.runs.planning import plan_runs
+from aero.train.runs.run_folder import RunFolder
+from aero.train.runs.run_lock import RunLockedError
+from aero.train.runs.run_results import analyze_run, evaluate_run
+from aero.train.runs.tensorboard import add_scalars, open_board
+from aero.train.training import train_runs
 
 from ..full_disk import run_with_limit
 from .conftest import assert_same_ending, begun, command_line, metrics, plan_one, tiny_settings
@@ -307,7 +307,7 @@ def plan_folder(output: Path) -> RunFolder:
 
 PAUSED = """
     import sys
-    from aero.train import checkpoints
+    from aero.train.runs import checkpoints
     original = checkpoints.write_checksums
     def write_checksums(folder, checksums):
         if folder.name == "checkpoint-15":

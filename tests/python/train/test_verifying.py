@@ -9,12 +9,12 @@ from aero import AeroConfig, AeroForCausalLM, cli
 from aero.export import export_remote_code, export_weights
 from aero.internals.errors import TrainingError
 from aero.report.runs import read_run
-from aero.train import run_results
-from aero.train.checkpoints import run_problems
-from aero.train.run_folder import RunFolder
-from aero.train.run_lock import locked
-from aero.train.run_results import evaluate_run, open_run
-from aero.train.runs import train_runs
+from aero.train.runs import run_results
+from aero.train.runs.checkpoints import run_problems
+from aero.train.runs.run_folder import RunFolder
+from aero.train.runs.run_lock import locked
+from aero.train.runs.run_results import evaluate_run, open_run
+from aero.train.training import train_runs
 
 from .conftest import DAMAGES, plan_one, stopped_at
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
-from aero.train.windows import TrainingWindows, collate_windows, validation_windows
+from aero.train.data.windows import TrainingWindows, collate_windows, validation_windows
 
 
 def all_windows(tokens, context, count, seed=0):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from aero.internals.errors import StopRequestedError, TrainingError, disk_errors
-from aero.train import hub
-from aero.train.bounds import Bounds
-from aero.train.recipe import (
+from aero.train.data import hub
+from aero.train.recipes.bounds import Bounds
+from aero.train.recipes.recipe import (
     AnnealingSection,
     EvaluationSection,
     ModelSection,
@@ -20,7 +20,7 @@ from aero.train.recipe import (
     ScheduleSection,
     TrainingSection,
 )
-from aero.train.recipe_files import _as_number, load_recipe
+from aero.train.recipes.recipe_files import _as_number, load_recipe
 from aero.train.trainer import batch_split
 
 from .conftest import assert_told

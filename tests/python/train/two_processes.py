@@ -21,7 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import AeroTrainer
-from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.runs.perplexity import HeldOutLoss, measure_loss
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 # Every kind of parameter that is read outside of its block, and statistics over all processes.

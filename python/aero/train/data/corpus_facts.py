@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aero.train.corpora import DUPLICATE, NEAR_COPY, TRAIN, UNDECODABLE, VALIDATION, CorpusScan
-from aero.train.corpus_files import TEXT_SUFFIXES
-from aero.train.manifest import CorpusFacts, Documents, Undecodable, Unread
-from aero.train.recipe import DataSection
+from aero.train.data.corpora import DUPLICATE, NEAR_COPY, TRAIN, UNDECODABLE, VALIDATION, CorpusScan
+from aero.train.data.corpus_files import TEXT_SUFFIXES
+from aero.train.data.manifest import CorpusFacts, Documents, Undecodable, Unread
+from aero.train.recipes.recipe import DataSection
 
 
 def corpus_facts(scan: CorpusScan, data: DataSection) -> CorpusFacts:

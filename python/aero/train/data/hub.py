@@ -9,7 +9,7 @@ from typing import Any
 
 from aero.internals.atomic_files import atomic_binary_file
 from aero.internals.errors import TrainingError
-from aero.train.corpus_files import TEXT_FIELDS
+from aero.train.data.corpus_files import TEXT_FIELDS
 from aero.train.progress import progress_bar
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from aero.train.bounds import Bounds
+from aero.train.recipes.bounds import Bounds
 
 # The two published tolerance margins: the paper's PyTorch listing and the authors' training script.
 TOLERANCE_MARGINS = {"listing": 0.10, "authors_code": 0.20}

@@ -13,7 +13,7 @@ from typing import Any
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import RunInfo
 from aero.reading import read_json
-from aero.train.run_folder import RunFolder, checkpoint_step, corpus_folder
+from aero.train.runs.run_folder import RunFolder, checkpoint_step, corpus_folder
 
 
 @dataclass(frozen=True)

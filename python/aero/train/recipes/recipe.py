@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero.internals.errors import TrainingError
-from aero.train.recipe_sections import (
+from aero.train.recipes.recipe_sections import (
     TOLERANCE_MARGINS,
     AnnealingSection,
     DataSection,
@@ -69,7 +69,7 @@ class Recipe:
 
     Example:
         >>> from aero.train import Recipe
-        >>> from aero.train.recipe_sections import TrainingSection
+        >>> from aero.train.recipes.recipe_sections import TrainingSection
         >>> recipe = Recipe(training=TrainingSection(tokens=100_000, tokens_per_step=4096))
         >>> recipe.steps, recipe.warmup_steps
         (24, 2)

@@ -14,10 +14,10 @@ from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM, FixedPointForCausalLM
 from aero.models.outputs import AeroCausalLMOutput
 from aero.reading import parse_yaml
-from aero.train.perplexity import HeldOutLoss, measure_loss, rank_and_world
-from aero.train.run_folder import RunFolder
-from aero.train.run_results import open_run
-from aero.train.windows import validation_windows
+from aero.train.data.windows import validation_windows
+from aero.train.runs.perplexity import HeldOutLoss, measure_loss, rank_and_world
+from aero.train.runs.run_folder import RunFolder
+from aero.train.runs.run_results import open_run
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from aero.analysis.context_use import ContextUse, repeated_bigrams
 from aero.analysis.intervals import mean_over_documents
 from aero.nn import FoldableNorm
-from aero.train.prepared_data import PreparedData
+from aero.train.data.prepared_data import PreparedData
+from aero.train.data.windows import validation_windows
 from aero.train.progress import progress_bar
-from aero.train.windows import validation_windows
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class HeldOutLoss:
 
     Example:
         >>> import math
-        >>> from aero.train.perplexity import HeldOutLoss
+        >>> from aero.train.runs.perplexity import HeldOutLoss
         >>> round(HeldOutLoss(nll=100 * math.log(8), tokens=100, bytes=300).perplexity, 6)
         8.0
     """

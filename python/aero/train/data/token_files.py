@@ -23,7 +23,7 @@ from aero.internals.errors import TrainingError
 from aero.internals.records import Struct, read_record, record_bytes
 from aero.internals.run_files import Count
 from aero.reading import UnreadableFileError, shown
-from aero.train.manifest import TokenFile, TokenFiles
+from aero.train.data.manifest import TokenFile, TokenFiles
 from aero.train.progress import progress_bar
 
 SPLITS = ("train", "validation")

@@ -13,13 +13,13 @@ from typing import Any
 from torch.distributed import broadcast_object_list
 
 from aero.internals.errors import StopRequestedError, disk_errors
-from aero.train.checkpoints import from_whole_checkpoint
+from aero.train.data.prepared_data import prepare_data
 from aero.train.machine import settle_in
 from aero.train.one_run import OneRun
-from aero.train.planning import PlannedRun, with_action
-from aero.train.prepared_data import prepare_data
 from aero.train.progress import LOG, is_main_process, progress_bar
-from aero.train.run_lock import locked, require_unlocked
+from aero.train.runs.checkpoints import from_whole_checkpoint
+from aero.train.runs.planning import PlannedRun, with_action
+from aero.train.runs.run_lock import locked, require_unlocked
 from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
 

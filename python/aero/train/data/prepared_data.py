@@ -27,14 +27,14 @@ from aero.saved.tokenizer import (
     save_tokenizer,
     train_tokenizer,
 )
-from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
-from aero.train.corpus_facts import corpus_facts, remarks_on
-from aero.train.corpus_files import CorpusSource, find_corpus
-from aero.train.hub import download_dataset
-from aero.train.manifest import Manifest, TokenFiles
+from aero.train.data.corpora import CorpusScan, TextPiece, scan_corpus
+from aero.train.data.corpus_facts import corpus_facts, remarks_on
+from aero.train.data.corpus_files import CorpusSource, find_corpus
+from aero.train.data.hub import download_dataset
+from aero.train.data.manifest import Manifest, TokenFiles
+from aero.train.data.token_files import SPLITS, TokenWriter, open_tokens
 from aero.train.progress import progress_bar
-from aero.train.recipe import DataSection
-from aero.train.token_files import SPLITS, TokenWriter, open_tokens
+from aero.train.recipes.recipe import DataSection
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -104,7 +104,7 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
     Example:
         >>> from pathlib import Path
         >>> from aero.train import prepare_data
-        >>> from aero.train.recipe_sections import DataSection
+        >>> from aero.train.recipes.recipe_sections import DataSection
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> corpus = Path(folder.name) / "corpus"

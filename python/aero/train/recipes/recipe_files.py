@@ -17,18 +17,18 @@ from typing import Any
 
 from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, parse_yaml, read_yaml, shown
-from aero.train.recipe import Recipe, RegularizationSection
+from aero.train.recipes.recipe import Recipe, RegularizationSection
 
 
 def recipe_names() -> list[str]:
     """Returns the names of the shipped recipes.
 
     Example:
-        >>> from aero.train.recipe_files import recipe_names
+        >>> from aero.train.recipes.recipe_files import recipe_names
         >>> recipe_names()
         ['codeparrot', 'demo', 'languini']
     """
-    folder = resources.files("aero.train") / "recipes"
+    folder = resources.files("aero.train.recipes")
     return sorted(
         entry.name.removesuffix(".yaml")
         for entry in folder.iterdir()
@@ -63,7 +63,7 @@ def load_recipe(
             f"train: recipe must be one of {', '.join(recipe_names())}, got {name!r}"
             f"{_suggestion(name, recipe_names())}"
         )
-    shipped = resources.files("aero.train") / "recipes" / f"{name}.yaml"
+    shipped = resources.files("aero.train.recipes") / f"{name}.yaml"
     try:
         layers = [parse_yaml(shipped.read_bytes(), f"{name}.yaml")]
         if config is not None:

@@ -41,7 +41,7 @@ def sentence_of(text: str) -> str:
     of the text.
 
     Example:
-        >>> from aero.train.samples import sentence_of
+        >>> from aero.train.runs.samples import sentence_of
         >>> sentence_of("def f():\n    # The name of the file that is open.")
         'The name of the file that is open.'
     """

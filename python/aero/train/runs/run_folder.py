@@ -58,7 +58,7 @@ class RunFolder:
         path: the same.
 
     Example:
-        >>> from aero.train.run_folder import RunFolder
+        >>> from aero.train.runs.run_folder import RunFolder
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> run = RunFolder(folder.name)

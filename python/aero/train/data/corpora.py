@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.internals.errors import TrainingError
-from aero.train.corpus_files import TEXT_FIELDS, CorpusSource, units_of
+from aero.train.data.corpus_files import TEXT_FIELDS, CorpusSource, units_of
 from aero.train.progress import progress_bar
 
 # Codes in CorpusScan.fates, one per unit.

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
-from aero.train.bounds import Bounds
-from aero.train.origins import Origin, find_origin
-from aero.train.recipe import Recipe
-from aero.train.recipe_files import recipe_to_dict
-from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.recipes.bounds import Bounds
+from aero.train.recipes.recipe import Recipe
+from aero.train.recipes.recipe_files import recipe_to_dict
+from aero.train.runs.origins import Origin, find_origin
+from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
 
 # The seeds of NumPy's generators.
 _SEEDS = Bounds(0, 2**32 - 1)

@@ -22,15 +22,15 @@ from aero.internals.run_files import Evaluation, RunInfo
 from aero.models import AeroForCausalLM
 from aero.reading import checked
 from aero.saved.loading import load_saved_network
-from aero.train.ffn_spectra import watched_spectra
+from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
+from aero.train.data.windows import validation_windows
 from aero.train.machine import settle_in
-from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
-from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.progress import LOG
-from aero.train.recipe import DataSection
-from aero.train.run_folder import RunFolder, corpus_folder
-from aero.train.samples import sample_of
-from aero.train.windows import validation_windows
+from aero.train.recipes.recipe import DataSection
+from aero.train.runs.ffn_spectra import watched_spectra
+from aero.train.runs.perplexity import HeldOutLoss, measure_loss, norm_gap
+from aero.train.runs.run_folder import RunFolder, corpus_folder
+from aero.train.runs.samples import sample_of
 
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64

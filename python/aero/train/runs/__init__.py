@@ -1,0 +1,1 @@
+"""The folder of a run: what is planned, kept and measured there."""
