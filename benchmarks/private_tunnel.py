@@ -111,7 +111,7 @@ async def _server(
             sink.bind(path)
             sink.listen()
             _fork(lambda: _take(sink, size, end))
-            channel.post(go=True)
+            channel.post(go="session")
             return await _carried(channel, tunnel, done)
 
 

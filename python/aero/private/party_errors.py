@@ -12,11 +12,11 @@ class PeerFailedError(PartyError):
     """The other party gave up and said why.
 
     Args:
-        peer: "client" or "server".
+        peer: "client", "server" or "helper".
         reason: in its words, as one printable line.
         where: it stood.
     """
 
     def __init__(self, peer: str, reason: str, where: str) -> None:
-        self.where = where[:100]
+        self.peer, self.where = peer, where[:100]
         super().__init__(f"the {peer} gave up {self.where}: {reason}"[:400])

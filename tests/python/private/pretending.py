@@ -24,9 +24,9 @@ from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.terms import PROTOCOL
 from aero.private.settings import PrivateSettings
 
-# In the place of the private environment's Python. SPU is one connection for each pass, which is
-# echoed: the client's connects to the other party's, and the answer is its result. The size of the
-# first is random, and so is the size of its pieces.
+# In the place of the private environment's Python. SPU is one connection for each pass and pair of
+# parties, which is echoed: the client's connects to the others', the helper's to the server's. The
+# size of the first is random, and so is the size of its pieces.
 PYTHON = """#!{python} -S
 import json, os, socket, sys, time
 open(__file__ + ".starts", "a").write("x")
@@ -35,10 +35,11 @@ job = json.loads(sys.stdin.readline())
 settings = job["settings"]
 say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None}})
 told = json.loads(sys.stdin.readline())
-own, peer = (told["go"][name][5:] for name in ("own", "peer"))
+go = {{name: address[5:] for name, address in told["go"].items()}}
+own = go.pop("own")
 say("stage", stage="layer 0")
 size = told["request"]["prompt_length"] * 100_000 + 100 * os.urandom(1)[0]
-if job["party"] == "server":
+if job["party"] != "client":
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(own)
     listener.listen()
@@ -49,7 +50,7 @@ def echo():
         connection.sendall(chunk)
     connection.close()
 
-def send(size):
+def send(size, peer):
     sent = os.urandom(size)
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -73,9 +74,14 @@ def send(size):
 index, read = 0, [1]
 while read:
     if job["party"] == "server":
+        for peer in go:
+            echo()
+    elif job["party"] == "helper":
         echo()
+        send(100, go["server"])
     else:
-        send(100 if index else size)
+        for peer in go.values():
+            send(100 if index else size, peer)
         if not index:
             say("stage", stage="revealed")
         say("pass", index=index, token=index)

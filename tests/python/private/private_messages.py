@@ -38,7 +38,7 @@ HELLO = {"protocol": PROTOCOL, "role": "client", "terms": TERMS, "request": REQU
 KINDS: dict[str, Any] = {
     "hello": HELLO,
     "place": 3,
-    "go": True,
+    "go": "the session",
     "read": 1,
     "alive": True,
     "done": True,
@@ -133,7 +133,7 @@ async def read(sent: bytes, peer: str, state: tuple[str, ...]) -> None:
     reader = asyncio.StreamReader(FRAME_BYTES)
     reader.feed_data(sent)
     reader.feed_eof()
-    channel = Channel(reader, Ends(), peer, "here")  # type: ignore[arg-type]
+    channel = Channel(reader, Ends(), peer, "here", dialled=False)  # type: ignore[arg-type]
     try:
         while True:
             stream, content = await channel.receive()

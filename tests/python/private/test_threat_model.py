@@ -30,7 +30,7 @@ def test_every_place_that_the_page_names_exists(file: str, name: str) -> None:
 def test_the_page_names_the_numbers_of_the_code() -> None:
     from aero.private import prediction
     from aero.private.links import channel, tunnel
-    from aero.private.parties import serving, supervision
+    from aero.private.parties import peer, serving
     from aero.private.parties.party import PartyJob
     from aero.private.parties.supervision import TimeLimits
 
@@ -40,7 +40,7 @@ def test_the_page_names_the_numbers_of_the_code() -> None:
     assert serving._MOST_WAITING == 8 and "Eight clients may wait" in PAGE
     sizes = channel._MESSAGE_BYTES >> 10, channel.FRAME_BYTES >> 10, tunnel._MOST_STREAMS
     assert "at most {} KiB, a frame {} KiB, a session {} streams".format(*sizes) in PAGE
-    waiting = supervision._MOST_FRAMES, supervision._MOST_FRAMES * channel.FRAME_BYTES >> 20
+    waiting = peer.MOST_FRAMES, peer.MOST_FRAMES * channel.FRAME_BYTES >> 20
     assert "{} frames wait at most, {} MiB".format(*waiting) in PAGE
     assert channel._MESSAGES_PER_SECOND == 5 and channel._MESSAGES_AT_ONCE == 30
     assert "after the first 30 messages five come per second" in PAGE

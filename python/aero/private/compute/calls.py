@@ -18,10 +18,16 @@ from aero.private.settings import PrivateSettings
 
 
 class Party(IntEnum):
-    """The two parties; the number is SPU's rank."""
+    """The parties; the number is SPU's rank."""
 
     CLIENT = 0  # owns the prompt
     SERVER = 1  # owns the weights
+    HELPER = 2  # owns nothing; of ABY3 alone
+
+    @property
+    def word(self) -> str:
+        """The party in messages and errors."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True)

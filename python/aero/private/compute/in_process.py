@@ -23,7 +23,6 @@ from aero.private.settings import PrivateSettings
 
 # The time that one party still has to end by itself when the other has failed.
 GRACE_SECONDS = 5.0
-_NAMES = ("client", "server", "helper")  # by rank
 
 
 class InProcessParties:
@@ -41,17 +40,17 @@ class InProcessParties:
         self.calls: list[Call] = []
         self._compiler = Compiler(self.settings)
         count = self.settings.parties
-        self._log = ProfileLog(1 if count == len(Party) else count)
+        self._log = ProfileLog(1 if count == 2 else count)
         description = libspu.link.Desc()
         description.recv_timeout_ms = int(1000 * self.settings.timeout_seconds)
         for rank in range(count):
-            description.add_party(_NAMES[rank], f"thread-{rank}")
+            description.add_party(Party(rank).word, f"thread-{rank}")
         self._sides = _at_once(
             count,
             lambda rank: SpuParty(
                 libspu.link.create_mem(description, rank),
                 self.settings,
-                profiled=rank == Party.CLIENT or count > len(Party),
+                profiled=rank == Party.CLIENT or count > 2,
             ),
         )
         self._io = spu.Io(count, runtime_config(self.settings, profiled=False))
@@ -77,7 +76,7 @@ class InProcessParties:
         traffic = Traffic()
         if owner is not None and not private:
             # With three parties each of the two others gets two of three shares.
-            count = 1 if len(self._sides) == len(Party) else 4
+            count = 1 if len(self._sides) == 2 else 4
             traffic = _shares(count * array.size, sender=owner)
         self.calls.append(Call(name, time.perf_counter() - start, traffic))
         return value
@@ -155,7 +154,7 @@ def _told(count: int, results: dict[int, Any], errors: dict[int, BaseException])
     words = dict.fromkeys(range(count), "waited for the other until it was given up")
     words |= dict.fromkeys(results, "was done")
     words |= {rank: _reason(error) for rank, error in errors.items()}
-    return "; ".join(f"{_NAMES[rank]}: {words[rank]}" for rank in range(count))
+    return "; ".join(f"{Party(rank).word}: {words[rank]}" for rank in range(count))
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The one connection between two parties: their supervisors' messages, and SPU's own traffic.
+"""The one connection of two parties: their supervisors' messages, and SPU's own traffic.
 
 Frames over TCP, inside TLS where the parties have keys. A frame is the number of its stream and its
 length, 4 bytes each, big-endian, then at most 256 KiB. Stream 0 carries messages, JSON; the last
@@ -37,9 +37,10 @@ _MESSAGES: dict[str, Any] = {
         "role": str,
         "terms": dict,
         "request?": {"prompt_length": int, "new_tokens": int},
+        "session?": str,  # with the third party, the one that the server's "go" has named
     },
     "place": int,  # in the server's queue
-    "go": bool,
+    "go": str,  # the name of the session, which nobody else can guess
     "read": int,  # tokens that the client's next pass reads; 0: it ends the run
     "alive": bool,
     "done": bool,
@@ -85,19 +86,26 @@ class Channel:
 
     Args:
         reader, writer: of the connection; owned by the channel from now on.
-        peer: the other party's name in errors: "client" or "server".
+        peer: the other party: "client", "server" or "helper".
         who: the other party's fingerprint, or its host where there is no TLS.
+        dialled: whether this party made the connection.
 
     Attributes:
-        peer, who: see above.
+        peer, who, dialled: see above.
         sent: bytes on the wire since the channel was made, inside TLS those of its records.
         heard: when the last whole frame came, by `time.monotonic`.
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, who: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        peer: str,
+        who: str,
+        *,
+        dialled: bool,
     ) -> None:
-        self.peer, self.who, self.sent = peer, who, 0
+        self.peer, self.who, self.dialled, self.sent = peer, who, dialled, 0
         self._encrypted = writer.get_extra_info("sslcontext") is not None
         self.heard = self._start = time.monotonic()
         self._reader, self._writer = reader, writer
@@ -248,11 +256,13 @@ class Channel:
         """Ends the connection.
 
         Args:
-            failure: sent to the other party, which gets a second to read it.
+            failure: sent to the other party, which gets a second to read it; not where it is
+                that party's own.
             where: this party stands.
         """
         try:
-            if failure is not None and not isinstance(failure, PeerFailedError):
+            own = isinstance(failure, PeerFailedError) and failure.peer == self.peer
+            if failure is not None and not own:
                 with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
                     self.post(failed={"reason": str(failure)[:1000], "where": where})
                     # To close with unread bytes would reset the connection and lose the message.
@@ -277,7 +287,7 @@ class Channel:
 
     def _gone(self) -> PartyError:
         # With TLS 1.3 a client only learns like this that its certificate was refused.
-        unheard = self.peer == "server" and self.heard == self._start
+        unheard = self.dialled and self.heard == self._start
         refused = unheard and self._encrypted
         hint = "; it may not know this party's certificate" if refused else ""
         return PartyError(f"the {self.peer} closed the connection{hint}")

@@ -61,24 +61,27 @@ async def accept(
     security: Security | None,
     seconds: float,
     on_speaking: Callable[[], None] = lambda: None,
+    third: str | None = None,
 ) -> Channel:
-    """The channel to a client that has connected.
+    """The channel to a client, or to the third party, that has connected.
 
     Args:
         connection: of it; closed where it becomes no channel.
         security: of the server; None: neither encrypted nor authenticated.
         seconds: that the client's first message of TLS and all of TLS may take.
         on_speaking: called when that first message is there.
+        third: what the party of `Security.third` is, where it may come; without `security` it
+            comes as a client, and its hello says who it is.
 
     Raises:
         PartyError: it does not speak TLS, or its certificate is not one of the known ones.
     """
     try:
         if security is None:
-            return await _opened(connection, None)
+            return await _opened(connection, None, third)
         await within(seconds, _first_record(connection))
         on_speaking()
-        return await within(seconds, _opened(connection, security))
+        return await within(seconds, _opened(connection, security, third))
     except BaseException as error:
         connection.close()
         if isinstance(error, asyncio.TimeoutError):
@@ -108,7 +111,9 @@ async def _first_record(connection: socket.socket) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _opened(connection: socket.socket, security: Security | None) -> Channel:
+async def _opened(
+    connection: socket.socket, security: Security | None, third: str | None
+) -> Channel:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(FRAME_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -117,7 +122,14 @@ async def _opened(connection: socket.socket, security: Security | None) -> Chann
     context = None if security is None else security.context(server=True)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=context)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-    return _known_channel(reader, writer, "client", host, security)
+    who = _known(writer, host, security)
+    peer = "client"
+    if security is not None and who == security.third_party:
+        if third is None:
+            abort(writer)
+            raise PartyError("the third party came, whom this one is to go to")
+        peer = third
+    return Channel(reader, writer, peer, who, dialled=False)
 
 
 async def connect(
@@ -125,14 +137,19 @@ async def connect(
     security: Security | None,
     seconds: float,
     while_waiting: Callable[[], None],
+    peer: str = "server",
+    *,
+    third: bool = False,
 ) -> Channel:
-    """Connects to the server, which may start later than the client.
+    """Connects to the server, or to another party, which may start later than this one.
 
     Args:
         address: HOST:PORT.
         security: of the client; None: neither encrypted nor authenticated.
         seconds: until it must be there.
         while_waiting: called several times a second; an exception of it ends the wait.
+        peer: who is there.
+        third: that party has the certificate of `Security.third`.
 
     Raises:
         PartyError: nobody listened there, or its certificate is not the known one.
@@ -154,36 +171,34 @@ async def connect(
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             if connection is not None:  # else the server has closed already
                 connection.setsockopt(*_AT_ONCE)
-            return _known_channel(reader, writer, "server", host, security)
+            who = _known(writer, host, security)
+            if security is not None and (who == security.third_party) != third:
+                abort(writer)
+                raise PartyError(f"private: at {address} is another party than the {peer}")
+            return Channel(reader, writer, peer, who, dialled=True)
         except ssl.SSLError as error:
             raise PartyError(
-                f"private: the server at {address} has another certificate than the known one: "
+                f"private: the {peer} at {address} has another certificate than the known one: "
                 f"{_words(error)}"
             ) from error
         except (OSError, asyncio.TimeoutError) as error:
             if time.monotonic() > end:
                 raise PartyError(
-                    f"private: no server at {address} within {seconds:g} s: {_words(error)}"
+                    f"private: no {peer} at {address} within {seconds:g} s: {_words(error)}"
                 ) from error
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _known_channel(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    peer: str,
-    host: str,
-    security: Security | None,
-) -> Channel:
-    who = host
-    if security is not None:
-        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        try:
-            who = security.checked(certificate)
-        except PartyError:
-            abort(writer)
-            raise
-    return Channel(reader, writer, peer, who)
+def _known(writer: asyncio.StreamWriter, host: str, security: Security | None) -> str:
+    """Who is at the other end: the fingerprint of a known certificate, without TLS the host."""
+    if security is None:
+        return host
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    try:
+        return security.checked(certificate)
+    except PartyError:
+        abort(writer)
+        raise
 
 
 def _words(error: BaseException) -> str:

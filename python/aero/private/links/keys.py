@@ -31,14 +31,17 @@ class Security:
     Attributes:
         keys: folder of `make_keys`.
         known: PEM file with the certificates of the parties that it talks to.
+        third: PEM file with one further certificate where three compute: the helper's, and at the
+            helper the server's.
 
     Raises:
         ValueError: a file is missing, is damaged, does not belong to the others, or is not this
-            user's alone to write, and the key to read.
+            user's alone to write, and the key to read; or one party would be two of the three.
     """
 
     keys: Path
     known: Path
+    third: Path | None = None
     _last: list[_Listed] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,19 +83,43 @@ class Security:
             raise PartyError(f"the other party's certificate {found} is not a known one")
         return found
 
+    @property
+    def third_party(self) -> str | None:
+        """The fingerprint of the one certificate in `third`."""
+        return self._listed().third
+
     def _listed(self) -> _Listed:
-        content = read_bytes(self.known, _MOST_BYTES)
-        check_trusted(self.known)
+        paths = [self.known, *([] if self.third is None else [self.third])]
+        content = [read_bytes(path, _MOST_BYTES) for path in paths]
+        for path in paths:
+            check_trusted(path)
         if not self._last or self._last[0].content != content:
-            self._last[:] = [_Listed(content, _certificates(content, self.known), {})]
+            lists = [_certificates(*each) for each in zip(content, paths, strict=True)]
+            third = None if self.third is None else self._only_third(*lists)
+            merged = {who: each for found in lists for who, each in found.items()}
+            self._last[:] = [_Listed(content, merged, third, {})]
         return self._last[0]
+
+    def _only_third(self, known: dict[str, bytes], third: dict[str, bytes]) -> str:
+        """Two of three parties together read everything: nobody may be two."""
+        if len(third) != 1:
+            raise ValueError(f"private: {self.third}: expected one certificate, got {len(third)}")
+        [found] = third
+        if found in known or found == own_fingerprint(self.keys):
+            other = self.known if found in known else self.keys / CERTIFICATE
+            raise ValueError(
+                f"private: {self.third}: expected a party of its own, got the certificate {found} "
+                f"that {other} has too"
+            )
+        return found
 
 
 class _Listed(NamedTuple):
     """The known certificates (DER) by fingerprint, and what was made of them."""
 
-    content: bytes
+    content: list[bytes]
     certificates: dict[str, bytes]
+    third: str | None
     contexts: dict[bool, ssl.SSLContext]
 
 

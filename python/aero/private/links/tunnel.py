@@ -28,15 +28,15 @@ class Tunnel:
         folder: for the sockets; nobody else may enter it.
 
     Attributes:
-        own: address for this party's SPU to listen at, as SPU writes it.
+        own: address for this party's SPU to listen at, as SPU writes it; one for all tunnels.
         peer: address that stands for the other party's SPU.
     """
 
     def __init__(self, channel: Channel, folder: Path) -> None:
-        self.own, self.peer = (f"unix:{folder / name}" for name in ("own", "peer"))
+        self.own, self.peer = (f"unix:{folder / name}" for name in ("own", channel.peer))
         self._channel = channel
         # Each party opens streams of its own parity.
-        self._first = 1 if channel.peer == "server" else 2
+        self._first = 1 if channel.dialled else 2
         self._numbers = itertools.count(self._first, 2)
         self._last_opened = {self._first % 2: 0, 1 - self._first % 2: 0}
         self._writers: dict[int, asyncio.StreamWriter] = {}

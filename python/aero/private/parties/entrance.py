@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from aero.private.links.channel import within
+from aero.private.links.channel import Channel, within
+from aero.private.links.connections import parse_address
 from aero.private.party_errors import PartyError
 
 
@@ -84,6 +85,31 @@ class Strangers:
         self.forget(leaving)
         leaving.task.cancel()
         self._on_drop(leaving.host)
+
+
+@dataclass(eq=False)
+class ClientInLine:
+    """One that said a proper hello.
+
+    Attributes:
+        channel: to it.
+        address: HOST:PORT of its end.
+        request: `prompt_length` and `new_tokens`.
+        session: at the helper, the one that its server has named.
+        place: in the queue.
+    """
+
+    channel: Channel
+    address: str
+    request: dict[str, int]
+    session: str = ""
+    place: int = 1
+    watching: asyncio.Task[None] = field(init=False)
+
+    @property
+    def host(self) -> str:
+        """Its address without the port."""
+        return parse_address(self.address)[0]
 
 
 class Places:

@@ -21,6 +21,7 @@ from aero.private.parties.memory import check_memory
 from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
 from aero.private.parties.terms import check_hello, hello
+from aero.private.parties.third_party import three_party_terms, while_alive
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -33,11 +34,13 @@ class PartyJob:
     """One party's part of a run.
 
     Attributes:
-        folder: the server's of `export_weights`; of the client's only `network.json` is read.
-        settings: equal at both parties.
-        address: HOST:PORT where the server waits for clients.
+        folder: the server's of `export_weights`; of the others' only `network.json` is read.
+        settings: equal at all parties.
+        address: HOST:PORT where the server waits for clients, or at the helper this one.
         tokens: the prompt; the client's alone.
         new_tokens: how many to compute at most; the client's alone.
+        helper: HOST:PORT where the third party waits, under ABY3; the client's alone.
+        helps: HOST:PORT of the server whose third party this one is; the helper's alone.
         security: keys and known certificates; None: neither encrypted nor authenticated.
         plaintext: do without `security` also where the address is not this machine's loopback.
         queries: tokens that the server computes for each client; None: any number.
@@ -61,6 +64,8 @@ class PartyJob:
     address: str
     tokens: tuple[int, ...] | None = None
     new_tokens: int | None = None
+    helper: str | None = None
+    helps: str | None = None
     security: Security | None = None
     plaintext: bool = False
     queries: int | None = None
@@ -69,15 +74,23 @@ class PartyJob:
     log: Path | None = None
     limits: TimeLimits = field(default_factory=TimeLimits)
 
+    @property
+    def party(self) -> Party:
+        """Which one this is."""
+        if self.tokens is not None:
+            return Party.CLIENT
+        return Party.SERVER if self.helps is None else Party.HELPER
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; they hold the prompt."""
         security = self.security
+        files = security and [security.keys, security.known, security.third]
         return {
             **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)},
             "folder": str(self.folder.resolve()),
             "log": None if self.log is None else str(self.log.resolve()),
             "settings": self.settings.to_dict(),
-            "security": security and [str(security.keys), str(security.known)],
+            "security": files and [each and str(each) for each in files],
             "limits": dataclasses.asdict(self.limits),
         }
 
@@ -90,39 +103,53 @@ class PartyJob:
             "settings": PrivateSettings.from_dict(fields["settings"]),
             "limits": TimeLimits(**fields["limits"]),
             "tokens": None if tokens is None else tuple(tokens),
-            "security": None if security is None else Security(*map(Path, security)),
+            "security": security and Security(*(each and Path(each) for each in security)),
             "log": None if log is None else Path(log),
         }
         return cls(**(fields | changed))
 
 
 def check_security(job: PartyJob) -> None:
-    """Checks that a job's protocol is safe between two, and its connection encrypted if it must be.
+    """Checks that nobody learns by a job's protocol what is not his, nor who listens in between.
 
     Raises:
-        ValueError: one party would learn the other's secrets, or anybody between two machines could
-            read and change their messages.
+        ValueError: one party would learn another's secrets, the third party is not named where
+            there is one, or anybody between two machines could read and change their messages.
     """
-    if job.settings.protocol != "cheetah":
-        why = (
-            "its dealer would be the client, who knows all"
-            if (job.settings.protocol == "semi2k")
-            else "it has three parties"
-        )
+    if job.settings.protocol == "semi2k":
         raise ValueError(
-            f"private: between processes protocol must be cheetah, got {job.settings.protocol}: "
-            f"{why}; --link memory runs it in one process"
+            "private: between processes protocol must be cheetah or aby3, got semi2k: its dealer "
+            "would be the client, who knows all; --link memory runs it in one process"
         )
-    host, _ = parse_address(job.address)
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if job.security is None and not (local or job.plaintext):
+    _check_third_party(job)
+    for address in filter(None, (job.address, job.helper, job.helps)):
+        host, _ = parse_address(address)
+        try:
+            local = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            local = host == "localhost"
+        if job.security is None and not (local or job.plaintext):
+            raise ValueError(
+                f"private: {address} is not this machine's loopback, so --keys must be given "
+                "(`aero private keys` makes them), or --plaintext to let everybody in between "
+                "read along and take part"
+            )
+
+
+def _check_third_party(job: PartyJob) -> None:
+    protocol, three = (
+        job.settings.protocol,
+        job.settings.parties == 3,
+    )
+    if job.party is Party.CLIENT and three != (job.helper is not None):
+        expected = "given with protocol=aby3, whose third party it is" if three else "left out"
+        raise ValueError(f"private: --helper must be {expected}, got {job.helper} with {protocol}")
+    if job.helps is not None and not three:
+        raise ValueError(f"private: --helps must be left out with {protocol}, which has no helper")
+    if job.security is not None and three != (job.security.third is not None):
+        expected = "the third party's certificate" if three else "no third party"
         raise ValueError(
-            f"private: {job.address} is not this machine's loopback, so --keys must be given "
-            "(`aero private keys` makes them), or --plaintext to let everybody in between read "
-            "along and take part"
+            f"private: security must have {expected} with {protocol}, got {job.security.third}"
         )
 
 
@@ -169,21 +196,29 @@ async def _ask(
     description = read_description(job.folder)
     await asyncio.to_thread(_check_memory, job, description)
     terms = await first_report(worker, job.limits.ready)
-    channel = await connect(job.address, job.security, job.limits.connect, worker.check)
+    if job.helper is not None:
+        terms = three_party_terms(terms, job.security, helper=False)
+    own, limit = hello("client", terms, request), job.limits.connect
+    channels = [await connect(job.address, job.security, limit, worker.check)]
     failure: PartyError | None = PartyError("stopped")
     try:
-        await _wait_for_turn(hello("client", terms, request), channel, job, on_event)
+        session = await _wait_for_turn(own, channels[0], job, on_event)
+        if job.helper is not None:
+            joining = _join_helper({**own, "session": session}, channels, job, worker)
+            await while_alive(joining, channels[0], job.limits.silence)
         failure = None
     except PartyError as error:
         failure = error
-        raise PartyError(f"{error} (before the run)") from error
+        text = str(error).removeprefix("private: ")
+        raise PartyError(f"{text} (before the run)") from error
     finally:
         if failure is not None:
-            await channel.close(failure=failure, where="before the run")
+            ends = (each.close(failure=failure, where="before the run") for each in channels)
+            await asyncio.gather(*ends)
     passes = Passes(description["context_length"], request)
     bound = bound_of(description, job.settings, Party.CLIENT)
     reads = read_alone(job.new_tokens) if reads is None else reads
-    await supervise(worker, channel, job.limits, on_event, passes, bound, reads)
+    await supervise(worker, channels, job.limits, on_event, passes, bound, reads)
 
 
 def _check_memory(job: PartyJob, description: dict[str, Any]) -> None:
@@ -192,18 +227,31 @@ def _check_memory(job: PartyJob, description: dict[str, Any]) -> None:
     check_memory(description, job.settings, len(job.tokens), parties=1, most=most)
 
 
+async def _join_helper(
+    own: dict[str, Any], channels: list[Channel], job: PartyJob, worker: Worker
+) -> None:
+    """Adds the helper's channel, once it has come into this client's session too."""
+    assert job.helper is not None
+    limit, security = job.limits.connect, job.security
+    channel = await connect(job.helper, security, limit, worker.check, "helper", third=True)
+    channels.append(channel)
+    await _wait_for_turn(own, channel, job, lambda place: None)
+
+
 async def _wait_for_turn(
     own: dict[str, Any], channel: Channel, job: PartyJob, on_event: Callable[[Event], None]
-) -> None:
+) -> str:
+    """The name of the session, when its turn has come."""
     channel.post(hello=own)
     _, theirs = await channel.next_message(job.limits.connect, "hello")
-    check_hello(own, theirs, "server")
+    check_hello(own, theirs, channel.peer)
     channel.beat()
-    name = "place"
-    while name != "go":
+    while True:
         name, value = await channel.next_message(job.limits.silence, "place", "go", "alive")
         if name == "place":
             on_event(Place(value))
+        elif name == "go":
+            return str(value)
 
 
 def last_words(log: Path) -> str:

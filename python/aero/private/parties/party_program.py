@@ -25,7 +25,7 @@ def main() -> None:
     job = PartyJob.from_dict(fields)
 
     try:
-        if party == "server":
+        if party != "client":
             serve(job, pipe.say, python, once=True)
         else:
             ask(job, pipe.say, python)

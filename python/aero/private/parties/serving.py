@@ -1,4 +1,4 @@
-"""The server's side: clients one after the other, from a port that anybody may reach.
+"""The server's side, and the helper's: clients one after the other, from a port for anybody.
 
 Whatever comes from outside ends one connection. A stranger has so many seconds to show a known
 certificate and to say a whole hello; only then it stands in the queue, and only the first of the
@@ -12,7 +12,6 @@ import functools
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from aero.network.files import read_description
 from aero.private.compute.calls import Party
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
-from aero.private.links.connections import accept, listen, parse_address, shown_address
-from aero.private.parties.entrance import Places, Stranger, Strangers
+from aero.private.links.connections import accept, listen, shown_address
+from aero.private.parties import third_party
+from aero.private.parties.entrance import ClientInLine, Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.memory import check_memory
 from aero.private.parties.party import PartyJob, check_security, last_words
@@ -37,6 +37,7 @@ from aero.reading import one_line
 
 _MOST_STRANGERS = 32  # connections before their hello
 _MOST_WAITING = 8
+_MOST_SESSION = 64  # characters
 _POLL_SECONDS = 0.05
 _RENEW_SECONDS = 5.0
 _START = "at the start of the run"
@@ -52,7 +53,7 @@ def serve(
     """Serves clients until this is interrupted.
 
     Args:
-        job: the server's.
+        job: the server's, or the helper's.
         on_event: called with `aero.private.parties.events`: `Listening`; for each client `Client`,
             the worker's reports, and `Served` or `Lost`; for strangers `Refused`.
         python: of the private environment; default: `find_private_python()`.
@@ -86,28 +87,14 @@ def serve(
             server.worker.end()
 
 
-@dataclass(eq=False)
-class _Client:
-    """One that said a proper hello."""
-
-    channel: Channel
-    address: str
-    request: dict[str, int]
-    place: int = 1
-    watching: asyncio.Task[None] = field(init=False)
-
-    @property
-    def host(self) -> str:
-        """Its address without the port."""
-        return parse_address(self.address)[0]
-
-
 class _Server:
     def __init__(
         self, job: PartyJob, on_event: Callable[[Event], None], command: list[str], folder: Path
     ) -> None:
         self.log = job.log or folder / "worker.log"
         self._job, self._on_event, self._command = job, on_event, command
+        self._three = job.settings.parties == 3
+        self._meeting_helper = third_party.Meeting()
         self._description = read_description(job.folder)
         self._queries = Queries(job)
         self._own: dict[str, Any] = {}  # the server's hello
@@ -115,12 +102,13 @@ class _Server:
         self._strangers = Strangers(_MOST_STRANGERS, job.strangers, self._refuse_crowd)
         self._places = Places()
         self._meeting: set[asyncio.Task[None]] = set()
-        self._queue: list[_Client] = []
+        self._queue: list[ClientInLine] = []
         self._busy = self._served = self._used = False
         self.worker = self._new_worker()
 
     def _new_worker(self) -> Worker:
-        return Worker(self._command, {"party": "server", **self._job.to_dict()}, self.log)
+        party = self._job.party.word
+        return Worker(self._command, {"party": party, **self._job.to_dict()}, self.log)
 
     async def serve(self, listener: socket.socket, *, once: bool) -> None:
         """Serves clients; returns after one with `once`."""
@@ -129,7 +117,10 @@ class _Server:
         tasks = [asyncio.create_task(self._refusals.keep_telling())]
         try:
             terms = await first_report(self.worker, self._job.limits.ready)
-            self._own = hello("server", terms)
+            party, security = self._job.party, self._job.security
+            if self._three:
+                terms = third_party.three_party_terms(terms, security, helper=party is Party.HELPER)
+            self._own = hello(party.word, terms)
             tasks.append(asyncio.create_task(self._accept(listener)))
             while True:
                 client = await self._next_client(once=once)
@@ -164,10 +155,11 @@ class _Server:
             await asyncio.sleep(0)  # many that come at once do not keep others from their turn
 
     async def _meet(self, connection: socket.socket, address: str, stranger: Stranger) -> None:
-        """Turns a stranger into a client in the queue."""
+        """Turns a stranger into a client in the queue, or takes the helper to who waits for it."""
         limits, security = self._job.limits, self._job.security
+        third = Party.HELPER.word if self._waits_for_helper else None
         try:
-            channel = await accept(connection, security, limits.hello, stranger.speak)
+            channel = await accept(connection, security, limits.hello, stranger.speak, third)
         except Exception as error:
             self._refusals.add(stranger.host, error)
             return
@@ -177,12 +169,11 @@ class _Server:
                 await self._places.take(channel.who, limits.hello)
                 placed = True
                 self._strangers.forget(stranger)
-            client = _Client(channel, address, await self._agree(channel))
-            if len(self._queue) >= _MOST_WAITING:
-                raise PartyError(f"{_MOST_WAITING} clients wait already")
-            self._queue.append(client)
-            client.watching = asyncio.create_task(self._watch(client))
-            self._tell_places()
+            request, session = await self._agree(channel)
+            if channel.peer == Party.HELPER.word:
+                self._meeting_helper.join(channel, session, request)
+            else:
+                self._line_up(ClientInLine(channel, address, request, session))
         except Exception as error:
             self._refusals.add(stranger.host, error, channel.who)
             told = error if isinstance(error, PartyError) else PartyError(type(error).__name__)
@@ -193,16 +184,35 @@ class _Server:
             channel.drop()
             raise
 
-    async def _agree(self, channel: Channel) -> dict[str, int]:
-        """A client's request, after the terms of both agreed."""
+    @property
+    def _waits_for_helper(self) -> bool:
+        return self._three and self._job.party is Party.SERVER
+
+    def _line_up(self, client: ClientInLine) -> None:
+        if len(self._queue) >= _MOST_WAITING:
+            raise PartyError(f"{_MOST_WAITING} clients wait already")
+        self._queue.append(client)
+        client.watching = asyncio.create_task(self._watch(client))
+        self._tell_places()
+
+    async def _agree(self, channel: Channel) -> tuple[dict[str, int], str]:
+        """A client's request and its session, after the terms of both agreed."""
         _, theirs = await channel.next_message(self._job.limits.hello, "hello")
         channel.post(hello=self._own)
-        check_hello(self._own, theirs, "client")
+        helper = Party.HELPER.word
+        if self._job.security is None and self._waits_for_helper and theirs["role"] == helper:
+            channel.peer = helper
+        check_hello(self._own, theirs, channel.peer)
         length, new_tokens = checked_request(theirs.get("request"), self._description)
-        self._queries.check(channel.who, new_tokens)
+        session = theirs.get("session", "")
+        if len(session) > _MOST_SESSION:
+            raise channel.foreign(f"a session of {len(session)} characters")
+        if channel.peer != helper:
+            self._queries.check(channel.who, new_tokens)
         channel.beat()
-        await asyncio.to_thread(self._check_memory, length)
-        return {"prompt_length": length, "new_tokens": new_tokens}
+        if channel.peer != helper:
+            await asyncio.to_thread(self._check_memory, length)
+        return {"prompt_length": length, "new_tokens": new_tokens}, session
 
     def _check_memory(self, length: int) -> None:
         """Checks that a prompt fits in this machine's memory; raises PartyError."""
@@ -212,7 +222,7 @@ class _Server:
         except ValueError as error:
             raise PartyError(str(error).removeprefix("private: ")) from error
 
-    async def _watch(self, client: _Client) -> None:
+    async def _watch(self, client: ClientInLine) -> None:
         """Takes a client that leaves, or says anything but that it lives, out of the queue."""
         try:
             while True:
@@ -231,7 +241,7 @@ class _Server:
                 client.place = place
                 client.channel.post(place=place)
 
-    async def _next_client(self, *, once: bool) -> _Client:
+    async def _next_client(self, *, once: bool) -> ClientInLine:
         limit = self._job.limits.connect
         end = time.monotonic() + limit
         while not self._queue:
@@ -251,18 +261,19 @@ class _Server:
         self._tell_places()
         return client
 
-    async def _serve_one(self, client: _Client) -> PartyError | None:
+    async def _serve_one(self, client: ClientInLine) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request, limits = client.channel, client.request, self._job.limits
         told, most = (channel.who, client.address), request["new_tokens"]
         self._on_event(Client(*told, request["prompt_length"], most))
         passes = Passes(self._description["context_length"], request)
-        bound = bound_of(self._description, self._job.settings, Party.SERVER)
+        bound = bound_of(self._description, self._job.settings, self._job.party)
+        channels = [channel]
         try:
-            await self._begin(client)
+            await self._begin(client, channels)
             self._used = True
             try:
-                await supervise(self.worker, channel, limits, self._on_event, passes, bound)
+                await supervise(self.worker, channels, limits, self._on_event, passes, bound)
             finally:
                 self._queries.give_back(channel.who, most - len(passes.rows))
         except Exception as error:  # whatever it is, the next client is served
@@ -270,33 +281,55 @@ class _Server:
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)
         finally:
             self._busy, self._served = False, True
-            self._places.leave(channel.who)
+            for each in channels:
+                self._places.leave(each.who)
         self._on_event(Served(*told))
         return None
 
-    async def _begin(self, client: _Client) -> None:
+    async def _begin(self, client: ClientInLine, channels: list[Channel]) -> None:
         """Waits for a client's SPU to speak. Until then the worker knows nothing of it.
 
+        Args:
+            client: whose turn it is.
+            channels: of the run; the third party's is added where there is one.
+
         Raises:
-            PartyError: the client has no tokens left, or left; it is told.
+            PartyError: the client has no tokens left, or somebody left; the others are told.
         """
-        channel, limits, new_tokens = client.channel, self._job.limits, client.request["new_tokens"]
+        who, limits, new_tokens = client.channel.who, self._job.limits, client.request["new_tokens"]
+        told: PartyError | None = PartyError("stopped")  # other errors name this party's files
         try:
-            self._queries.check(channel.who, new_tokens)
-            channel.post(go=True)
-            await within(limits.stage, channel.wait_for_traffic(limits.silence))
-            self._queries.count(channel.who, new_tokens)
+            self._queries.check(who, new_tokens)
+            await within(limits.stage, self._start(client, channels))
+            self._queries.count(who, new_tokens)
+            told = None
         except asyncio.TimeoutError as error:
             told = PartyError(f"no progress for {limits.stage:g} s")
-            await channel.close(failure=told, where=_START)
             raise told from error
-        except (PartyError, OSError) as error:  # an error of the system names this party's files
-            told = error if isinstance(error, PartyError) else PartyError("stopped")
-            await channel.close(failure=told, where=_START)
+        except PartyError as error:
+            told = error
             raise
-        except BaseException:
-            channel.drop()
-            raise
+        finally:
+            if told is not None:
+                await asyncio.gather(*(each.close(failure=told, where=_START) for each in channels))
+
+    async def _start(self, client: ClientInLine, channels: list[Channel]) -> None:
+        """All parties of a session come together, and the client's SPU speaks."""
+        job, session, silence = self._job, client.session, self._job.limits.silence
+        if job.helps is None:
+            session = third_party.new_session()
+        else:
+            own = {**self._own, "request": client.request, "session": session}
+            going = third_party.go_to_server(
+                own, job.helps, job.security, silence, self.worker.check, channels
+            )
+            await third_party.while_alive(going, client.channel, silence)
+        client.channel.post(go=session)
+        if self._waits_for_helper:
+            waiting = self._meeting_helper.wait(session, client.request, channels)
+            await third_party.while_alive(waiting, client.channel, silence)
+            channels[-1].post(go=session)
+        await client.channel.wait_for_traffic(silence)
 
     async def _renew_worker(self) -> None:
         """A worker for the next client; waits where this machine has no room for one now."""

@@ -2,9 +2,9 @@
 
 SPU's calls cannot be interrupted, and SPU ends the process when a message cannot be sent. So the
 computing is a child process, the worker: it reads its job on its standard input, reports on
-its standard output and ends when that input closes. The supervisor watches it, the other party and
-the clock, carries SPU's traffic between them, and whatever ends the run, it ends the worker and
-tells the other party.
+its standard output and ends when that input closes. The supervisor watches it, the others and the
+clock, carries SPU's traffic between them, and whatever ends the run, it ends the worker and tells
+the others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aero.private.compute.calls import Party
-from aero.private.links.channel import PADDING, Channel
-from aero.private.links.tunnel import Tunnel
+from aero.private.links.channel import Channel
 from aero.private.parties.events import (
     Computed,
     Done,
@@ -31,6 +30,7 @@ from aero.private.parties.events import (
     Unpadded,
 )
 from aero.private.parties.passes import Passes, Reads
+from aero.private.parties.peer import Peer
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.private.prediction import most_sent
@@ -38,16 +38,20 @@ from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
 TICK_SECONDS = 0.25
-# Frames of the other party, at most 256 KiB each, that wait for a stalled SPU; later ones are read.
-_MOST_FRAMES = 32
 
 
 # Of the tokens that each pass reads: the bytes that a party sends at most.
 Bound = Callable[[Sequence[int]], int | None]
 
 
-def bound_of(description: dict[str, Any], settings: PrivateSettings, party: Party) -> Bound:
-    """The bound of a party's bytes by the simulator's prediction."""
+def bound_of(description: dict[str, Any], settings: PrivateSettings, party: Party) -> Bound | None:
+    """The bound of a party's bytes by the simulator's prediction.
+
+    None where nothing is to be padded: under ABY3 sizes follow from shapes and from coins that all
+    three throw together. Cheetah compresses ciphertexts.
+    """
+    if settings.protocol == "aby3":
+        return None
 
     def bound(rows: Sequence[int]) -> int | None:
         most = most_sent(description, rows, settings)
@@ -61,11 +65,11 @@ class TimeLimits:
     """How long a party waits before it gives up, in seconds, each > 0.
 
     Attributes:
-        connect: for the other party to appear; of a client also for the server's first message.
+        connect: for another party to appear; of a client also for the server's first message.
         hello: of a server for a client's first message of TLS, for TLS, and for the client's own
             first message, each.
         ready: for this party's worker to start.
-        silence: without a sign of life of the other party's supervisor.
+        silence: without a sign of life of another party's supervisor.
         stage: without any progress of the run.
         run: from the first stage to the last.
 
@@ -88,29 +92,30 @@ class TimeLimits:
 
 async def supervise(
     worker: Worker,
-    channel: Channel,
+    channels: Sequence[Channel],
     limits: TimeLimits,
     on_event: Callable[[Event], None],
     passes: Passes,
-    bound: Bound,
+    bound: Bound | None,
     reads: Reads | None = None,
 ) -> Event:
-    """Takes a worker through a run together with the other party's; both get the sign to go.
+    """Takes a worker through a run together with the others'; all get the sign to go.
 
-    The worker receives {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
-    and {"read": ...} after each pass. It reports any events, of which a `Stage` names where it
-    stands, and last `Done`. `Failed` ends the run. The client says before each pass how many tokens
-    it reads.
+    The worker receives {"go": {"own": ..., "client": ...}, "request": ...} with addresses for SPU,
+    its own and those that stand for the others, and {"read": ...} after each pass. It reports any
+    events, of which a `Stage` names where it stands, and last `Done`. `Failed` ends the run. The
+    client says before each pass how many tokens it reads.
 
     Args:
         worker: after its `first_report`; ended in every case.
-        channel: to the other party's supervisor; closed in every case.
+        channels: to the others' supervisors; closed in every case.
         limits: of time.
         on_event: called with every event but the last.
-        passes: of the run; the first is known to both.
+        passes: of the run; the first is known to all.
         bound: of the passes, the bytes that this party sends at most, besides the weights' shares.
             Its traffic is padded up to them, so that all runs of such passes take equal bytes.
-            Where that fails, `Unpadded` tells why; None cannot be padded.
+            Where that fails, `Unpadded` tells why; a bound None cannot be padded. Without a bound
+            nothing is.
         reads: of the client alone: what the next pass reads, called with the last one's token in a
             thread.
 
@@ -118,16 +123,21 @@ async def supervise(
         The last event.
 
     Raises:
-        PartyError: the worker or the other party ended or stands still; both sides name the stage.
+        PartyError: the worker or another party ended or stands still; all sides name the stage.
     """
-    run = _Run(worker, channel, limits, on_event, passes, bound, reads)
+    run = _Run(worker, limits, on_event, passes, bound, reads)
     told: PartyError | None = None
     try:
-        with temporary_folder() as folder:
-            async with Tunnel(channel, folder) as tunnel:
-                request = {"prompt_length": passes.rows[0], "new_tokens": passes.most}
-                worker.tell({"go": {"own": tunnel.own, "peer": tunnel.peer}, "request": request})
-                return await run.result(tunnel)
+        async with contextlib.AsyncExitStack() as stack:
+            folder = stack.enter_context(temporary_folder())
+            peers = [Peer(channel, folder) for channel in channels]
+            go = {"own": peers[0].tunnel.own}
+            for peer in peers:
+                await stack.enter_async_context(peer.tunnel)
+                go[peer.channel.peer] = peer.tunnel.peer
+            request = {"prompt_length": passes.rows[0], "new_tokens": passes.most}
+            worker.tell({"go": go, "request": request})
+            return await run.result(peers)
     except BaseException as error:
         told = error if isinstance(error, PartyError) else PartyError("stopped")
         if isinstance(error, PartyError):
@@ -135,7 +145,7 @@ async def supervise(
         raise
     finally:
         worker.end()
-        await channel.close(failure=told, where=run.where)
+        await asyncio.gather(*(each.close(failure=told, where=run.where) for each in channels))
 
 
 def _own_place(error: PartyError, where: str) -> str:
@@ -151,39 +161,30 @@ class _Run:
     def __init__(
         self,
         worker: Worker,
-        channel: Channel,
         limits: TimeLimits,
         on_event: Callable[[Event], None],
         passes: Passes,
-        bound: Bound,
+        bound: Bound | None,
         reads: Reads | None,
     ) -> None:
-        self._worker, self._channel, self._limits = worker, channel, limits
+        self._worker, self._limits = worker, limits
         self._on_event, self._passes, self._bound, self._reads = on_event, passes, bound, reads
+        self._peers: list[Peer] = []
         self._weights_bytes = 0
         self._most_sent: int | None = None
         self._result: Event | None = None
-        self._peer_done, self._both_done = False, asyncio.Event()
-        self._peer_padded = asyncio.Event()
-        self._frames: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(_MOST_FRAMES)
-        self._full = False
+        self._all_done = asyncio.Event()
         self.where = "at the start of the run"
         self._start = self._progress = time.monotonic()
         self._end: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
-    async def result(self, tunnel: Tunnel) -> Event:
-        """The worker's last event, when the other party is done too."""
+    async def result(self, peers: list[Peer]) -> Event:
+        """The worker's last event, when the others are done too."""
+        self._peers = peers
         loop, reports = asyncio.get_running_loop(), self._worker.fileno()
         loop.add_reader(reports, self._read_worker)
-        tasks = [
-            asyncio.create_task(each)
-            for each in (
-                self._follow_peer(),
-                self._deliver(tunnel),
-                self._watch_the_clock(),
-                self._finish(tunnel),
-            )
-        ]
+        each = [part for peer in peers for part in (self._follow(peer), peer.deliver())]
+        tasks = [asyncio.create_task(part) for part in (*each, self._watch(), self._finish())]
         try:
             for task in tasks:
                 task.add_done_callback(self._fail_with)
@@ -198,33 +199,39 @@ class _Run:
         error = None if task.cancelled() else task.exception()
         if error is None or self._end.done():
             return
-        if self._both_done.is_set():  # nothing but the padding can be lost
-            self._conclude("" if self._peer_padded.is_set() else str(error))
-        else:
+        if not self._all_done.is_set():
             self._end.set_exception(error)
+        else:  # nothing but the padding can be lost
+            padded = all(peer.padded.is_set() for peer in self._peers)
+            self._conclude("" if padded else str(error))
 
-    def _note_if_both_are_done(self) -> None:
-        if self._result is not None and self._peer_done:
-            self._both_done.set()
+    def _note_if_all_are_done(self) -> None:
+        if self._result is not None and all(peer.done for peer in self._peers):
+            self._all_done.set()
 
-    async def _finish(self, tunnel: Tunnel) -> None:
-        """Pads the traffic when both are done; nothing of SPU may come after it."""
-        await self._both_done.wait()
+    async def _finish(self) -> None:
+        """Pads the traffic when all are done; nothing of SPU may come after it."""
+        await self._all_done.wait()
         self._worker.stop()
-        await tunnel.ended()
-        most = await asyncio.to_thread(self._bound, self._passes.rows)
-        self._most_sent = None if most is None else most + self._weights_bytes
-        await self._channel.pad(self._most_sent or 0)
-        await self._peer_padded.wait()
+        for peer in self._peers:
+            await peer.tunnel.ended()
+        if self._bound is not None:
+            most = await asyncio.to_thread(self._bound, self._passes.rows)
+            self._most_sent = None if most is None else most + self._weights_bytes
+        for peer in self._peers:
+            await peer.channel.pad(self._most_sent or 0)
+        for peer in self._peers:
+            await peer.padded.wait()
         self._conclude()
 
     def _conclude(self, reason: str = "") -> None:
         if self._end.done():
             return
-        if not reason and self._channel.sent != self._most_sent:
+        sent = self._peers[0].channel.sent  # of two parties: of three nothing is padded
+        if not reason and sent != self._most_sent:
             expected = "unknown" if self._most_sent is None else f"{self._most_sent:,}"
-            reason = f"this party sent {self._channel.sent:,} bytes, expected {expected}"
-        if reason:
+            reason = f"this party sent {sent:,} bytes, expected {expected}"
+        if reason and self._bound is not None:
             self._on_event(Unpadded(reason))
         assert self._result is not None
         self._end.set_result(self._result)
@@ -244,8 +251,9 @@ class _Run:
             case Done():
                 self._result = event
                 self.where = "after the last stage"
-                self._channel.post(done=True)
-                self._note_if_both_are_done()
+                for peer in self._peers:
+                    peer.channel.post(done=True)
+                self._note_if_all_are_done()
             case Failed(reason=reason):
                 raise PartyError(reason)
             case Computed():
@@ -261,7 +269,7 @@ class _Run:
         if isinstance(event, Stage):
             self.where = f"in stage {event.stage}"
         elif isinstance(event, Piece) and event.name == "weights":
-            at_client = self._channel.peer == "server"
+            at_client = all(peer.channel.peer != "client" for peer in self._peers)
             self._weights_bytes += event.client_bytes if at_client else event.server_bytes
 
     def _start_reading(self, reads: Reads, token: int) -> None:
@@ -292,46 +300,31 @@ class _Run:
         """The client's next pass."""
         self._progress = time.monotonic()
         self._passes.add(len(tokens))
-        self._channel.post(read=len(tokens))
+        for peer in self._peers:
+            peer.channel.post(read=len(tokens))
         self._worker.tell({"read": tokens})
 
-    async def _deliver(self, tunnel: Tunnel) -> None:
-        while True:
-            await tunnel.take(*await self._frames.get())
-
-    async def _follow_peer(self) -> None:
-        while True:
-            stream, content = await self._channel.receive()
-            if stream == PADDING:
-                continue
-            if stream:
-                # Once so much waits for this party's SPU, nothing is read, and nobody is silent.
-                self._full = self._frames.full()
-                await self._frames.put((stream, content))
-                self._full = False
-                self._channel.heard = time.monotonic()
-                continue
-            known = ("done", "padded", "alive", *(["read"] if self._reads is None else []))
-            name, value = self._channel.message(content, known)
+    async def _follow(self, peer: Peer) -> None:
+        def take(name: str, value: Any) -> None:
             if name == "read":
                 self._passes.add(value)
-                self._channel.uncount()
+                peer.channel.uncount()
                 self._worker.tell({"read": value})
-            elif name == "done":
-                self._peer_done = True
-                self._note_if_both_are_done()
-            elif name == "padded":
-                self._peer_padded.set()
+            else:
+                peer.done = True
+                self._note_if_all_are_done()
 
-    async def _watch_the_clock(self) -> None:
-        limits, peer = self._limits, self._channel.peer
+        await peer.follow(*(["read"] if peer.channel.peer == "client" else []), take=take)
+
+    async def _watch(self) -> None:
+        limits = self._limits
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if not self._both_done.is_set():
+            if not self._all_done.is_set():
                 self._worker.check_memory()
             now = time.monotonic()
-            if now - self._channel.heard > limits.silence and not self._full:
-                raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")
+            for peer in self._peers:
+                peer.check_life(limits.silence)
             if now - self._progress > limits.stage:
                 raise PartyError(f"no progress for {limits.stage:g} s")
             if now - self._start > limits.run:

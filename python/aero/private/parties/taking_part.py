@@ -19,10 +19,10 @@ from aero.private.settings import PrivateSettings
 
 
 def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
-    """Computes with the other party what the supervisor says, and reports `parties.events`.
+    """Computes with the other parties what the supervisor says, and reports `parties.events`.
 
     After each pass a line says what the next one reads: `{"read": [17]}` at the client, and how
-    much, `{"read": 1}`, at the server. Nothing ends the run.
+    much, `{"read": 1}`, at the others. Nothing ends the run.
 
     Args:
         job: as of `one_party_worker`.
@@ -43,14 +43,14 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     def say_piece(index: int, call: Call) -> None:
         pipe.say(reported_call(call, index))
 
-    knows_weights = party is Party.SERVER
+    knows_weights, knows_prompt = party is Party.SERVER, party is Party.CLIENT
     network = read_network(folder) if knows_weights else with_blank_weights(description)
     told = pipe.next_message()
     length, _ = checked_request(told["request"], description)
-    addresses = told["go"]["own"], told["go"]["peer"]
+    go = told["go"]
     parties = TcpParties(
         party,
-        addresses if party is Party.CLIENT else addresses[::-1],
+        {each: go["own"] if each is party else go.get(each.word, "") for each in Party},
         settings,
         on_stage=lambda name: pipe.say(Stage(name)),
     )
@@ -61,12 +61,12 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     weights = parties.calls[before:]
     sent = sum((call.traffic for call in weights), Traffic())
     say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
-    read = length if knows_weights else job["tokens"]
+    read = job["tokens"] if knows_prompt else length
     for index in itertools.count():
         used = time.process_time()
-        new = AbstractArray((1, read), np.int32) if knows_weights else np.asarray([read], np.int32)
+        new = np.asarray([read], np.int32) if knows_prompt else AbstractArray((1, read), np.int32)
         found = computed.read_on(new, functools.partial(say_piece, index))
-        if not knows_weights:
+        if knows_prompt:
             pipe.say(reported_pass(found, index))
         pipe.say(Computed(time.process_time() - used))
         read = pipe.next_message()["read"]

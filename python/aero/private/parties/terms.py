@@ -14,7 +14,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 4"
+PROTOCOL = "aero-private 5"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def hello(
     """A party's description of itself.
 
     Args:
-        role: "client" or "server".
+        role: "client", "server" or "helper".
         terms: names and JSON values that must be equal at both parties. None stands for what this
             party does not know, such as the client the weights' hash; it agrees with everything.
         request: of the client: the run that it asks for.

@@ -28,8 +28,9 @@ def nothing() -> None:
 async def pair() -> tuple[Channel, Channel]:
     """The client's and the server's end."""
     one, other = socket.socketpair()
-    client = Channel(*await asyncio.open_connection(sock=one), "server", "here")
-    return client, Channel(*await asyncio.open_connection(sock=other), "client", "here")
+    client = Channel(*await asyncio.open_connection(sock=one), "server", "here", dialled=True)
+    server = Channel(*await asyncio.open_connection(sock=other), "client", "here", dialled=False)
+    return client, server
 
 
 def frame(stream: int, content: bytes) -> bytes:

@@ -30,7 +30,7 @@ async def with_tunnels(
             await tunnel.take(*await channel.receive())
 
     ends = [
-        Channel(*await asyncio.open_connection(sock=end), peer, "here")
+        Channel(*await asyncio.open_connection(sock=end), peer, "here", dialled=peer == "server")
         for end, peer in zip(socket.socketpair(), ("server", "client"), strict=True)
     ]
     for name in ("client", "server"):

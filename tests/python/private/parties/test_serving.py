@@ -151,7 +151,7 @@ def test_the_server_never_connects_anywhere(serving: Any) -> None:
 
 CLIENTS: dict[str, bytes] = {
     "hello again": client_hello(),
-    "an own go": said(go=True),
+    "an own go": said(go="x"),
     "the server's stream": frame(2, b"x"),
     "stream 0 again and again": said(alive=True) * 1000,
     "too many streams": b"".join(frame(number, b"x") for number in range(1, 999, 2)),

@@ -92,7 +92,12 @@ class Side:
             await first_report(self.worker, 60)
             passes = Passes(32, REQUEST)
             return await supervise(
-                self.worker, channel, self._limits, self._record, passes, lambda _: self._most_sent
+                self.worker,
+                [channel],
+                self._limits,
+                self._record,
+                passes,
+                lambda _: self._most_sent,
             )
         except PartyError as error:
             return error
@@ -103,7 +108,7 @@ class Side:
 async def connected() -> tuple[Channel, Channel]:
     """The client's and the server's end, with signs of life."""
     ends = [
-        Channel(*await asyncio.open_connection(sock=end), peer, "here")
+        Channel(*await asyncio.open_connection(sock=end), peer, "here", dialled=peer == "server")
         for end, peer in zip(socket.socketpair(), ("server", "client"), strict=True)
     ]
     for end in ends:
@@ -133,11 +138,12 @@ def test_both_workers_learn_the_request_and_where_spu_is_to_listen(
 ) -> None:
     files = [tmp_path / "one.json", tmp_path / "other.json"]
     both(*({"stages": 2, "told": str(file)} for file in files))
-    for told in (json.loads(file.read_text()) for file in files):
+    for file, other in zip(files, ("server", "client"), strict=True):
+        told = json.loads(file.read_text())
         assert told["request"] == REQUEST
         go = told["go"]
         assert go["own"].startswith("unix:") and go["own"].endswith("/own")
-        assert go["peer"] == go["own"].removesuffix("own") + "peer"
+        assert go == {"own": go["own"], other: go["own"].removesuffix("own") + other}
 
 
 def test_a_party_that_finishes_first_waits_for_the_other(
@@ -310,7 +316,7 @@ def test_a_silent_party_ends_the_other(tmp_path: Path) -> None:
 
 FOREIGN = {
     "hello": lambda client: client.post(hello={"protocol": "", "role": "", "terms": {}}),
-    "go": lambda client: client.post(go=True),
+    "go": lambda client: client.post(go="again"),
     "flood": lambda client: [client.post(alive=True) for _ in range(10_000)],
     "own stream": lambda client: client._writer.write(bytes([0, 0, 0, 2, 0, 0, 0, 1, 7])),
     "not this protocol": lambda client: client._writer.write(b"PRPC" * 100),
