@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from aero.internals.atomic_files import write_bytes_atomically, write_json_atomi
 from aero.report import page
 from aero.report.picture import svg_of
 from aero.tables import table_lines
-from benchmarks.paper.cost_findings import find_all
+from benchmarks.paper.cost_comparisons import Comparison, compare_costs, comparison_rows
 from benchmarks.paper.cost_rows import (
     TABLES,
     ReproducedRow,
@@ -26,8 +26,14 @@ from benchmarks.paper.cost_rows import (
     saving_figures,
     step_rows,
 )
-from benchmarks.paper.finding import Finding, finding_lines
-from benchmarks.paper.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
+from benchmarks.paper.flop_shares import (
+    Claim,
+    Shares,
+    claim_rows,
+    ffn_shares,
+    judge_flop_shares,
+    share_rows,
+)
 
 ABOUT_TABLES = (
     "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which the "
@@ -45,14 +51,16 @@ class CostTables:
         figures: Title -> the steps of Figure 1 (GPT-2, T = 128) and Figure 15 (Pythia-70M,
             T = 256).
         flop_shares: Title of Figures 20 and 21 -> size -> T -> share of the FFNs in the FLOPs.
-        findings: Computed from the rows.
+        comparisons: The paper's numbers beside ours.
+        claims: The paper's sentences on its Figures 20 and 21, judged size by size.
     """
 
     stack: str
     rows: tuple[ReproducedRow, ...]
     figures: dict[str, tuple[SavingStep, ...]]
     flop_shares: Shares
-    findings: tuple[Finding, ...]
+    comparisons: tuple[Comparison, ...]
+    claims: tuple[Claim, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -69,13 +77,16 @@ class CostTables:
                 }
                 for title, sizes in self.flop_shares.items()
             },
-            "findings": [finding.to_dict() for finding in self.findings],
+            "comparisons": [
+                {**vars(one), "difference": one.difference} for one in self.comparisons
+            ],
+            "claims": [asdict(claim) for claim in self.claims],
         }
 
     def to_text(self) -> str:
-        """The tables cell by cell, the figures step by step, and the findings."""
+        """The tables cell by cell, the figures step by step, and all comparisons."""
         return "\n".join(
-            [*self._tables(), *figure_lines(self.figures), *self._shares(), *self._findings()]
+            [*self._tables(), *figure_lines(self.figures), *self._shares(), *self._compared()]
         )
 
     def __str__(self) -> str:
@@ -101,10 +112,18 @@ class CostTables:
             yield f"{title}; share of the FFNs in the FLOPs of one pass"
             yield from table_lines(share_rows(shares))
 
-    def _findings(self) -> Iterator[str]:
-        yield ""
-        yield "Findings"
-        yield from finding_lines(finding.to_dict() for finding in self.findings)
+    def _compared(self) -> Iterator[str]:
+        for title, rows in self.summaries().items():
+            yield ""
+            yield title
+            yield from table_lines(rows)
+
+    def summaries(self) -> dict[str, list[dict[str, str]]]:
+        """The tables over all tables of the paper, by their titles."""
+        return {
+            "The paper beside ours": comparison_rows(self.comparisons),
+            "The paper's sentences on FLOPs": claim_rows(self.claims),
+        }
 
 
 def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
@@ -123,8 +142,8 @@ def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
         25
     """
     rows, shares = cost_rows(stack), ffn_shares()
-    findings = (*find_all(rows, stack), *find_flop_shares(shares))
-    return CostTables(stack, rows, saving_figures(stack), shares, findings)
+    compared, claims = compare_costs(rows, stack), tuple(judge_flop_shares(shares))
+    return CostTables(stack, rows, saving_figures(stack), shares, compared, claims)
 
 
 def bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
@@ -178,8 +197,10 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
 
 
 def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
-    """Returns everything as one page that loads nothing: findings, figures, tables."""
-    parts = [page.heading("Findings"), page.bullets(f.text for f in found.findings)]
+    """Returns everything as one page that loads nothing: comparisons, figures, tables."""
+    parts = []
+    for title, compared_rows in found.summaries().items():
+        parts += [page.heading(title), page.table(compared_rows)]
     for title, steps in found.figures.items():
         parts += [
             page.heading(title),

@@ -1,13 +1,10 @@
-"""A finding: a sentence, the verdict on it and the numbers behind it.
-
-Tables of costs and retrained targets speak in findings.
-"""
+"""A finding: a claim, the verdict on it and the numbers behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from aero.report.seeds import Difference, Verdict
 
@@ -28,9 +25,8 @@ class Finding:
 
     Attributes:
         name: a word to refer to it by.
-        text: a sentence in plain words, computed from the numbers or claimed by the paper.
-        verdict: of `aero.report.seeds`, "holds in part" where it holds on some stacks only, or
-            "noted" for a fact that claims nothing.
+        text: the claim in plain words.
+        verdict: of `aero.report.seeds`.
         values: the numbers behind it.
         where: its place in the paper, if the paper claims it.
         differences: the evidence of seeds, one per comparison; perplexities' are logarithms.
@@ -39,7 +35,7 @@ class Finding:
 
     name: str
     text: str
-    verdict: Verdict | Literal["holds in part", "noted"] = "noted"
+    verdict: Verdict
     values: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     differences: tuple[Difference, ...] = ()
@@ -58,13 +54,3 @@ class Finding:
             found["reasons"] = list(self.reasons)
             found["differences"] = [asdict(difference) for difference in self.differences]
         return found
-
-
-def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns findings, as `Finding.to_dict` gives them, as a Markdown list."""
-    return [
-        "- "
-        + ("" if finding["verdict"] == "noted" else f"**{finding['verdict'].capitalize()}.** ")
-        + finding["text"]
-        for finding in findings
-    ]

@@ -7,11 +7,12 @@ size, in the convention of its Tables 4-7: per token and layer 16 d^2 in the FFN
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from aero.architecture import ArchitectureSpec
-from benchmarks.paper.finding import Finding
+from benchmarks.paper.finding import VERDICTS
 
 #: Title of a figure -> size -> context length -> share of the FFNs, 0 to 1.
 Shares = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -65,7 +66,40 @@ def share_rows(shares: Mapping[str, Mapping[int, float]]) -> list[dict[str, str]
     ]
 
 
-def find_flop_shares(shares: Shares) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper on FLOPs.
+
+    Attributes:
+        text: the sentence.
+        where: its place in the paper.
+        verdict: whether it holds for all sizes and lengths that it speaks of, some or none.
+        cells: how many those are.
+        off: those it is not true of -> the FFNs' share there, 0 to 1.
+    """
+
+    text: str
+    where: str
+    verdict: Literal["holds", "holds in part", "does not hold"]
+    cells: int
+    off: Mapping[str, float]
+
+
+def claim_rows(claims: Iterable[Claim]) -> list[dict[str, str]]:
+    """A row per claim."""
+    return [
+        {
+            "claim": claim.text,
+            "where": claim.where,
+            "verdict": VERDICTS[claim.verdict],
+            "true of": f"{claim.cells - len(claim.off)} of {claim.cells}",
+            "not of (share)": ", ".join(f"{cell} ({s:.1%})" for cell, s in claim.off.items()),
+        }
+        for claim in claims
+    ]
+
+
+def judge_flop_shares(shares: Shares) -> Iterator[Claim]:
     """The paper's sentences on its two figures, each judged for every size."""
     cells = {
         f"{family.partition(': ')[2]} {size} at T = {length:,}": (family, size, length, share)
@@ -74,7 +108,6 @@ def find_flop_shares(shares: Shares) -> Iterator[Finding]:
         for length, share in by_length.items()
     }
     yield _judged(
-        "flops below 8d/3",
         "FFNs take most FLOPs where T < 8 d / 3",
         "Eq. 13",
         {
@@ -85,30 +118,27 @@ def find_flop_shares(shares: Shares) -> Iterator[Finding]:
     )
     short = {name: cell[3] for name, cell in cells.items() if cell[2] <= 1024}
     yield _judged(
-        "flops to 1K",
         "Up to T = 1,024 FFNs take 60 to 65 % of the FLOPs",
         "Section 4.2",
         {name: 60 <= round(100 * share) <= 65 for name, share in short.items()},
         short,
     )
-    for name, family, text, longest in (
-        ("flops of GPT-2", GPT2, "In GPT-2 FFNs take most FLOPs up to T = 2,048", 2048),
-        ("flops of Pythia", PYTHIA, "In Pythia FFNs take most FLOPs up to T = 2,048 or more", 2048),
-        ("flops at 8K", GPT2, "In GPT-2 attention takes most FLOPs from T = 8,192", 8192),
+    for family, text, longest in (
+        (GPT2, "In GPT-2 FFNs take most FLOPs up to T = 2,048", 2048),
+        (PYTHIA, "In Pythia FFNs take most FLOPs up to T = 2,048 or more", 2048),
+        (GPT2, "In GPT-2 attention takes most FLOPs from T = 8,192", 8192),
     ):
         found = {size: by_length[longest] for size, by_length in shares[family].items()}
         most = {size: (share > 0.5) == (longest < 8192) for size, share in found.items()}
-        yield _judged(name, text, family.partition(":")[0], most, found)
+        yield _judged(text, family.partition(":")[0], most, found)
 
 
 def _judged(
-    name: str, text: str, where: str, agrees: Mapping[str, bool], shares: Mapping[str, float]
-) -> Finding:
-    """Holds for all, for some or for none of the sizes; names those that differ."""
-    off = [which for which, right in agrees.items() if not right]
-    verdict: Literal["holds", "holds in part", "does not hold"] = "holds"
-    if off:
-        verdict = "holds in part" if len(off) < len(agrees) else "does not hold"
-        told = ", ".join(f"{which} ({shares[which]:.1%})" for which in off)
-        text += f": true of {len(agrees) - len(off)} of {len(agrees)}, not of {told}"
-    return Finding(name, f"{text} ({where}).", verdict, values=dict(shares))
+    text: str, where: str, agrees: Mapping[str, bool], shares: Mapping[str, float]
+) -> Claim:
+    """Holds for all, for some or for none of the cells."""
+    off = {which: shares[which] for which, right in agrees.items() if not right}
+    if not off:
+        return Claim(text, where, "holds", len(agrees), off)
+    some = len(off) < len(agrees)
+    return Claim(text, where, "holds in part" if some else "does not hold", len(agrees), off)

@@ -13,7 +13,8 @@ def test_the_files_hold_what_was_found(tmp_path):
     assert paths["costs.txt"].read_text() == f"{found.to_text()}\n"
     assert json.loads(paths["costs.json"].read_text()) == found.to_dict()
     page = paths["costs.html"].read_text()
-    assert all(html.escape(finding.text) in page for finding in found.findings)
+    assert all(html.escape(claim.text) in page for claim in found.claims)
+    assert all(html.escape(one.of) in page for one in found.comparisons)
     assert page.count("<td>SM+ScFuFFN_i6</td>") == 2 * 2 + 1  # twice in Tables 4 and 5, Figure 1
     assert page.count("<svg") == 2
     assert "<script" not in page

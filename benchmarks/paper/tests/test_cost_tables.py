@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from aero.mpc import operation_cost, simulate
 from benchmarks.paper import cost_rows as savings
+from benchmarks.paper.cost_comparisons import Comparison, comparison_rows
 from benchmarks.paper.cost_tables import CostTables, reproduce_costs
 from benchmarks.paper.equal_time import compare_at_equal_time
-from benchmarks.paper.finding import Finding
 
 # Printed 6.29 GB where the row above it and the operators left out give 6.36; and 72.10 where
 # Table 7's neighbours give 71.26.
@@ -22,8 +23,9 @@ def found() -> CostTables:
     return reproduce_costs()
 
 
-def finding(found: CostTables, name: str) -> Finding:
-    return next(finding for finding in found.findings if finding.name == name)
+def compared(found: CostTables, of: str, unit: str) -> Comparison:
+    (one,) = (each for each in found.comparisons if (each.of, each.unit) == (of, unit))
+    return one
 
 
 def test_25_of_27_communication_cells_come_out(found: CostTables) -> None:
@@ -50,7 +52,7 @@ def test_flops_come_out_but_for_two_cells(found: CostTables) -> None:
     assert off == {(4, "SOTA:SM+ScFuFFN_i1"), (7, "SM+ScFuFFN")}
 
 
-def test_the_text_has_every_cell_and_every_finding(found: CostTables) -> None:
+def test_the_text_has_every_cell_and_every_comparison(found: CostTables) -> None:
     text = found.to_text()
     for row in found.rows:
         part = text.partition(f"Table {row.gigabytes.table}: ")[2].partition("\nTable ")[0]
@@ -60,7 +62,9 @@ def test_the_text_has_every_cell_and_every_finding(found: CostTables) -> None:
         assert f"{row.paper_minutes:.2f}" in line
         assert f"{row.minutes_ratio:.3f}" in line
         assert row.flops_ffn.printed in flops
-    assert all(finding.text in text for finding in found.findings)
+    for title, rows in found.summaries().items():
+        below = text.partition(f"\n{title}\n")[2]
+        assert all(all(cell in below for cell in row.values()) for row in rows)
 
 
 def test_the_text_has_the_figures_and_networks_at_equal_time(found: CostTables) -> None:
@@ -89,50 +93,67 @@ def test_json_has_every_cell(found: CostTables) -> None:
     assert {len(steps) for steps in data["figures"].values()} == {9, 7}
 
 
-def test_findings_name_stack_network_outliers_and_secrets(found: CostTables) -> None:
-    stack = finding(found, "stack")
-    assert "are those of the stack spu-2024: 25 of 27 cells" in stack.text
-    assert stack.values["openbumblebee"]["close_with_one_more_layernorm"] == 0
-
-    outliers = finding(found, "byte outliers").text
-    assert "Table 4 SM+ScFuFFN_i6: 6.29 GB printed, 6.36 ours" in outliers
-    assert "0.14, is what they save at T = 256 (0.130)" in outliers
-    assert "Table 7 SOTA:SM+ScFFN: 72.10 GB printed, 71.26 ours" in outliers
-    assert "LayerNorm are 72.09" in outliers
-
-    network = finding(found, "network")
-    assert "cannot give" in network.text
-    assert "16.9 minutes of sending, 8.21 printed" in network.text
-    assert network.values == {"cells": 27, "sending_alone": 18, "sending_and_rounds": 27}
-
-    bed = finding(found, "test bed").values
-    assert bed["mean"] == pytest.approx(0.0264, abs=1e-4)
-    assert bed["worst"] == pytest.approx(0.1021, abs=1e-4)
-
-    # From the profiles that the minutes are made with.
-    assert (
-        "4.8 s per GB of both parties (an effective 1.67 Gbit/s), 6.0 ms per round, 54 s per "
-        "million ciphertext-plaintext products in the embedding and 30 s elsewhere, and 46.7 s per "
-        "1e9 OTs"
-    ) in finding(found, "test bed").text
-    assert "repeat those without to the last digit" in finding(found, "secrets").text
-    assert "(the paper: 4.0 and 1.94;" in finding(found, "savings").text
-
-    secrets = finding(found, "secrets").values["128"]
-    assert secrets["temperature"] == pytest.approx(0.33, abs=0.005)
-    assert secrets["alpha_beta"] == pytest.approx(2 * secrets["temperature"], rel=1e-6)
-
-    savings = finding(found, "savings").values
-    assert {name: round(value["bytes"], 1) for name, value in savings.items()} == {
-        "spu-2024": 4.0, "spu-0.9.5": 3.5, "openbumblebee": 2.0
-    }  # fmt: skip
-
-
-def test_on_another_stack_the_findings_say_so() -> None:
-    found = reproduce_costs(stack="openbumblebee")
-    assert finding(found, "byte outliers").text == (
-        "27 of 27 communication cells are not those of openbumblebee."
+def test_the_papers_numbers_stand_beside_ours(found: CostTables) -> None:
+    for stack, within in (("spu-2024", 25), ("openbumblebee", 0)):
+        one = compared(found, f"within 0.15%, {stack}, +LN", "cells")
+        assert (one.paper, one.ours) == (27, within)
+    sizes = {"model": "gpt2", "context_length": 128}
+    bytes_of = [
+        simulate(label, final_norm="none", setup=False, **sizes).comm_bytes
+        for label in ("SM+LN+G", "SM+ScFuFFN_i6")
+    ]
+    saved = compared(found, "SM+LN+G / SM+ScFuFFN_i6, spu-2024", "times fewer bytes")
+    assert saved.ours == bytes_of[0] / bytes_of[1]
+    assert saved.paper == pytest.approx(25.32 / 6.29)
+    # Half of 25.32 GB takes 16.88 minutes at 100 Mbit/s, and 8.21 are printed.
+    assert [one.ours for one in found.comparisons if one.of.startswith("longer than")] == [18, 27]
+    assert compared(found, "minutes on paper-testbed, off at most", "%").ours == pytest.approx(
+        10.21, abs=0.01
     )
+    # The effective 1.67 Gbit/s of the fit.
+    rate = compared(found, "fitted rate of paper-testbed, a gigabyte of both parties", "s")
+    assert rate.paper is rate.difference is None
+    assert rate.ours == pytest.approx(8 / 1.67, rel=0.01)
+
+
+def test_the_two_outliers_are_printed_as_of_other_networks(found: CostTables) -> None:
+    listed = {one.of: one for one in found.comparisons if one.unit == "GB"}
+    assert {f"Table {table} {label}" for table, label in OUTLIERS} <= listed.keys()
+    # Six FFNs save at T = 256 what is printed for T = 128: 6.43 - 6.29.
+    longer = {"model": "gpt2", "context_length": 256}
+    saving = [simulate(label, **longer).comm_bytes for label in ("SM+ScFuFFN", "SM+ScFuFFN_i6")]
+    assert (saving[0] - saving[1]) / 1e9 == pytest.approx(6.43 - 6.29, abs=0.0101)
+    # With its neighbour's projections the other is printed to 0.15 %.
+    cells = {(row.gigabytes.table, row.gigabytes.label): row.gigabytes for row in found.rows}
+    neighbour = cells[7, "SM+ScFFN"]
+    norm = operation_cost("layernorm", neighbour.context_length, 768).comm_bytes / 1e9
+    assert neighbour.one_more_layernorm_gb + norm == pytest.approx(72.10, rel=0.0015)
+
+
+def test_secret_factors_would_add_what_the_printed_rows_do_not_have(found: CostTables) -> None:
+    temperature, factors = (
+        compared(found, f"Table 4 SM+ScFuFFN, secret {name} add", "GB")
+        for name in ("temperatures", "alpha and beta")
+    )
+    assert temperature.paper == factors.paper == 0  # printed rows repeat to the last digit
+    # 12 heads of 64 channels are as many products as a row's 768.
+    products = ("product", "truncation")
+    each = sum(operation_cost(name, 128 * 768).comm_bytes for name in products)
+    assert temperature.ours == pytest.approx(12 * each / 1e9, rel=1e-3)
+    assert factors.ours == pytest.approx(2 * temperature.ours, rel=1e-3)
+
+
+def test_a_row_has_no_difference_where_the_paper_says_nothing() -> None:
+    rows = comparison_rows([Comparison("a", "GB", 1.5, 1.25), Comparison("b", "s", None, 54.321)])
+    assert rows == [
+        {"of": "a", "unit": "GB", "paper": "1.5", "ours": "1.25", "difference": "-0.25"},
+        {"of": "b", "unit": "s", "paper": "", "ours": "54.32", "difference": ""},
+    ]
+
+
+def test_on_another_stack_no_cell_comes_out() -> None:
+    found = reproduce_costs(stack="openbumblebee")
+    assert sum(one.unit == "GB" and "add" not in one.of for one in found.comparisons) == 27
     with pytest.raises(ValueError, match="stack must be"):
         reproduce_costs(stack="spu")
 
@@ -164,14 +185,12 @@ def test_shares_of_the_ffn_are_those_of_appendix_e(
 
 
 def test_claims_on_flops_are_judged_size_by_size(found: CostTables) -> None:
-    names = ("flops below 8d/3", "flops to 1K", "flops of GPT-2", "flops of Pythia", "flops at 8K")
-    verdicts = [finding(found, name).verdict for name in names]
+    verdicts = [claim.verdict for claim in found.claims]
     assert verdicts == ["holds", "holds in part", "holds in part", "holds in part", "holds"]
-    # 16 d / (24 d + 3 T) is 57.1 % for d = 768 and T = 1,024.
-    assert "GPT-2 124M at T = 1,024 (57.1%)" in finding(found, "flops to 1K").text
-    # T = 2,048 = 8 d / 3 is the smallest GPT-2's very limit.
-    assert "not of 124M (50.0%)" in finding(found, "flops of GPT-2").text
-    assert "not of 70M (44.4%), 160M (50.0%)" in finding(found, "flops of Pythia").text
+    # 16 d / (24 d + 3 T) for d = 768 and T = 1,024; T = 2,048 = 8 d / 3 is the limit of d = 768.
+    assert found.claims[1].off["GPT-2 124M at T = 1,024"] == pytest.approx(12288 / (18432 + 3072))
+    assert found.claims[2].off == pytest.approx({"124M": 0.5})
+    assert found.claims[3].off == pytest.approx({"70M": 8192 / (12288 + 6144), "160M": 0.5})
 
 
 def test_every_size_is_in_the_text(found: CostTables) -> None:
