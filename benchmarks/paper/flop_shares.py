@@ -93,7 +93,11 @@ def claim_rows(claims: Iterable[Claim]) -> list[dict[str, str]]:
             "where": claim.where,
             "verdict": VERDICTS[claim.verdict],
             "true of": f"{claim.cells - len(claim.off)} of {claim.cells}",
-            "not of (share)": ", ".join(f"{cell} ({s:.1%})" for cell, s in claim.off.items()),
+            "shares where it is not": " to ".join(
+                f"{share:.1%}" for share in sorted({min(shares), max(shares)})
+            )
+            if (shares := claim.off.values())
+            else "",
         }
         for claim in claims
     ]
