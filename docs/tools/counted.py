@@ -58,7 +58,7 @@ def saving() -> str:
     counted["seconds, 128 tokens, `spu-2024`, 1 Gbit/s"] = [
         mpc.simulate(label).latency("lan-1gbps").seconds for label in NETWORKS
     ]
-    counted["MB of a later token, earlier ones cached"] = [*map(later_megabytes, NETWORKS)]
+    counted["MB of a later token, `aero private chat`"] = [*map(later_megabytes, NETWORKS)]
     rows = [
         [name, *map(three_digits, found)]
         + [f"{three_digits(found[0] / found[i])} times" for i in (1, 2)]

@@ -9,6 +9,7 @@ import sys
 from typer.testing import CliRunner
 
 from aero import cli, mpc
+from aero.cli.private import chosen_settings
 from aero.fixed_point import Approximations, function_errors
 from aero.mpc.described_stacks import described_stack_names
 from aero.mpc.optimization_tables import optimization_table
@@ -102,7 +103,9 @@ def test_accuracy_is_a_table_of_errors():
 
 
 def test_generation_tells_time_and_a_line_per_token(tmp_path):
-    found = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
+    found = mpc.simulate_generation(
+        "SM", model="tiny", context_length=128, new_tokens=3, stack="aero-optimized-generation"
+    )
     seconds = found.seconds_per_token("lan-1gbps")
     given = ("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--network", "lan-1gbps")
     arguments = (*given, "--stack", "aero-optimized-generation")
@@ -146,13 +149,16 @@ def test_schedule_tells_what_faster_parts_would_change():
 def test_generation_is_priced_as_aero_private_runs_it() -> None:
     given = ("SM", "--model", "tiny", "--new-tokens", "3", "--json")
     plain = json.loads(run("generate", *given).stdout)
-    fields = {"client_one_hot": True, "last_token_head": True, "threads": 1}
-    secret = {"secret_temperature": True, "secret_shape_factors": True}
+    private = chosen_settings(None)
+    sizes = {"model": "tiny", "context_length": 128}
     expected = mpc.simulate_generation(
-        "SM", model="tiny", new_tokens=3, context_length=128, stack="spu-0.9.5", **fields, **secret
+        "SM", new_tokens=3, stack=private.stack, **sizes, **private.stack_fields()
     )
-    assert plain["stack"] == "spu-0.9.5"
+    assert plain["stack"] == private.stack
+    assert plain["stack_fields"] == dict(expected.prefill.stack_fields)
     assert plain["per_token"] == [cost.to_dict() for cost in expected.per_token]
+    in_python = mpc.simulate_generation("SM", new_tokens=3, **sizes)
+    assert in_python.to_dict() == expected.to_dict()
     optimized = json.loads(run("generate", *given, "--stack", "aero-optimized-generation").stdout)
     assert optimized["comm_bytes"] < plain["comm_bytes"]
     changed = json.loads(run("generate", *given, "--set", "client_one_hot=false").stdout)

@@ -94,8 +94,7 @@ def generate(
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
-        chosen = {"stack": stack} if stack is not None else _as_private_runs()
-        keywords = {"model": model, **chosen, **sizes, **settings(set_)}
+        keywords = {"model": model, "stack": stack, **sizes, **settings(set_)}
         found = mpc.simulate_generation(
             label,
             new_tokens=new_tokens,
@@ -215,14 +214,6 @@ def accuracy(
             as_json=as_json,
             as_csv=as_csv,
         )
-
-
-def _as_private_runs() -> dict[str, Any]:
-    """Stack and fields of `aero private`, by what its commands choose."""
-    from aero.cli.private import chosen_settings
-
-    private = chosen_settings(None)
-    return {"stack": private.stack, **private.stack_fields()}
 
 
 def _size(text: str) -> tuple[int, int | None]:

@@ -17,6 +17,13 @@ from aero.mpc.simulation import network_and_fields
 from aero.tables import in_units
 
 Sampling = Literal["argmax", "client"]
+#: How `aero private chat` computes: SPU's release, the fields in which its commands differ from it,
+#: and the weights that are secret there.
+PRIVATE_STACK = "spu-0.9.5"
+PRIVATE_FIELDS: dict[str, FieldValue] = {
+    "client_one_hot": True, "last_token_head": True, "secret_temperature": True,
+    "secret_shape_factors": True, "threads": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ def simulate_generation(
     model: str = "gpt2",
     context_length: int | None = None,
     vocab_size: int | None = None,
-    stack: str | Path | StackDescription = "aero-optimized-generation",
+    stack: str | Path | StackDescription | None = None,
     **overrides: FieldValue,
 ) -> GenerationReport:
     """Computes the cost of continuing prompts of T tokens by n tokens each.
@@ -156,7 +163,8 @@ def simulate_generation(
         model: For a label, the preset that gives the sizes.
         context_length: T of the prompts. Defaults as in `simulate`.
         vocab_size: V. Defaults as in `simulate`.
-        stack: As in `simulate`; the default computes the logits of the last position only.
+        stack: As in `simulate`. Default: `spu-0.9.5` as `aero private chat` computes on it, where
+            the client makes the rows of its own tokens and the head computes the last position.
         **overrides: Fields of stack and network, as in `simulate`.
 
     Raises:
@@ -166,9 +174,11 @@ def simulate_generation(
         >>> from aero import mpc
         >>> report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=16)
         >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.rounds
-        ([2777, 417], 94203)
+        ([4998, 458], 110389)
     """
-    description = stack_description(stack)
+    description = stack_description(PRIVATE_STACK if stack is None else stack)
+    if stack is None:
+        overrides = PRIVATE_FIELDS | overrides
     network, fields = network_and_fields(
         label_or_model, model, context_length, vocab_size, description, overrides
     )

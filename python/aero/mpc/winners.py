@@ -11,7 +11,7 @@ from typing import Any
 from aero.mpc.advice import PROTOCOLS, share_bytes
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.generation import simulate_generation
+from aero.mpc.generation import PRIVATE_FIELDS, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields
@@ -48,7 +48,7 @@ class Passes:
 
 
 def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> list[Passes]:
-    """Prices a network on each family; arguments as of `simulate`."""
+    """Prices a network on each family as `aero private chat` computes; arguments of `simulate`."""
     sizes = {name: keywords.get(name) for name in ("context_length", "vocab_size")}
     model = keywords.get("model", "gpt2")
     found = []
@@ -57,7 +57,9 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
             given, model, **sizes, stack=stack_description(stack), overrides={}
         )
         tokens = 2 if network.causal else 1
-        made = simulate_generation(given, new_tokens=tokens, stack=stack, **keywords)
+        made = simulate_generation(
+            given, new_tokens=tokens, stack=stack, **PRIVATE_FIELDS | keywords
+        )
         operations = (
             described_spec(network.spec) if network.spec is not None
             else {"operations": network.core.operations}

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.cli import app
 from aero.mpc.advice import advise, link_profile, share_bytes
+from aero.mpc.generation import PRIVATE_FIELDS
 from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
 
 LINK = link_profile(20, 200)
@@ -112,10 +113,19 @@ def test_dollars_are_machines_and_bytes() -> None:
 
 def test_every_family_is_timed_for_prompt_and_later_tokens() -> None:
     for one in passes("SM+LN+G", **TINY):
-        generation = mpc.simulate_generation("SM+LN+G", new_tokens=2, stack=one.stack, **TINY)
+        generation = mpc.simulate_generation(
+            "SM+LN+G", new_tokens=2, stack=one.stack, **PRIVATE_FIELDS, **TINY
+        )
         assert one.later is not None
         assert (one.first.total, one.later.total) == generation.per_token
         assert one.parties == (3 if one.stack == "spu-aby3" else 2)
+
+
+def test_spu_is_timed_as_aero_private_chat_computes_on_it() -> None:
+    (spu,) = (one for one in passes("SM+LN+G", **TINY) if one.stack == "spu-0.9.5")
+    chat = mpc.simulate_generation("SM+LN+G", new_tokens=2, **TINY)
+    assert spu.later is not None
+    assert (spu.first.total, spu.later.total) == chat.per_token
 
 
 def test_the_commands_say_it_and_give_it_as_json(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def test_seconds_per_token_are_those_of_the_reports() -> None:
 
 def test_a_token_halves_where_heads_share_ciphertexts_and_again_where_they_are_filled() -> None:
     def token(**fields: Any) -> dict[str, Cost]:
-        report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=2, **fields)
+        report = mpc.simulate_generation(
+            "SM+ScFuFFN", new_tokens=2, stack="aero-optimized-generation", **fields
+        )
         return report.token_report(1).by_kind
 
     def megabytes(kinds: dict[str, Cost]) -> float:

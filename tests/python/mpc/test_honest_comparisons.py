@@ -51,7 +51,8 @@ def test_a_comparison_says_all_that_its_reports_say() -> None:
 def test_public_temperatures_are_said_wherever_they_are_priced() -> None:
     label, words = "SM(t)+LN+G", "temperature is public"
     report = mpc.simulate(label, **TINY)
-    generated = mpc.simulate_generation(label, new_tokens=2, **TINY)
+    stack = "aero-optimized-generation"
+    generated = mpc.simulate_generation(label, new_tokens=2, stack=stack, **TINY)
     for text in (
         to_text(report),
         to_text(report.compare(mpc.simulate("SM", **TINY))),
@@ -63,6 +64,8 @@ def test_public_temperatures_are_said_wherever_they_are_priced() -> None:
         assert words in text
     assert words not in to_text(mpc.simulate(label, secret_temperature=True, **TINY))
     assert words not in to_text(mpc.sweep([label], model="tiny", secret_temperature=True))
+    # Priced as `aero private` runs it, where they are weights.
+    assert words not in to_text(mpc.simulate_generation(label, new_tokens=2, **TINY))
     assert any("aero private" in one for one in report.notes)
 
 
@@ -171,7 +174,8 @@ def test_a_field_of_a_network_is_answered_with_the_name_here(word: str) -> None:
 
 
 def test_columns_of_large_numbers_do_not_touch() -> None:
-    generated = mpc.simulate_generation("SM", new_tokens=10000, batch=9, **TINY)
+    stack = "aero-optimized-generation"
+    generated = mpc.simulate_generation("SM", new_tokens=10000, batch=9, stack=stack, **TINY)
     assert generated.rounds > 10**7
     table = optimization_table("SM+LN+G", sizes=[(8192, None), (16384, None)])
     for text in (to_text(generated), to_text(table)):

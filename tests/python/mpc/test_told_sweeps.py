@@ -103,16 +103,17 @@ def test_runs_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
 
 
 def test_a_generation_is_told_in_full() -> None:
-    report = mpc.simulate_generation("SM+R", new_tokens=3, batch=2, **TINY)
-    assert report.stack == "aero-optimized-generation" and report.sampling == "argmax"
+    stack = "aero-optimized-generation"
+    report = mpc.simulate_generation("SM+R", new_tokens=3, batch=2, stack=stack, **TINY)
+    assert report.stack == stack and report.sampling == "argmax"
     assert len(report) == 3
     assert json_of(report.to_dict()) == json_of(
         {
             "label": "SM+R",
             "spec": report.spec.to_dict(),
             "sizes": report.token_report(0).to_dict()["sizes"],
-            "stack": "aero-optimized-generation",
-            "stack_fields": mpc.stack_fields("aero-optimized-generation"),
+            "stack": stack,
+            "stack_fields": mpc.stack_fields(stack),
             "batch": 2,
             "new_tokens": 3,
             "sampling": "argmax",
