@@ -34,6 +34,7 @@ class Question:
 _OWN_SHAPE, _WIDE = "In SM+LN+G's own shape but", "Without any activation"
 _RELU, _TENTH = "With ReLU and a foldable norm, in SM+LN+G's own", "With ReLU and one layer"
 _SHORT, _LONG = ("front_mini", "front"), ("front_mini", "front_long")
+_SHIFT = ("token_shift_mini", "token_shift")
 _AGAIN = ("start_again", "start_again")
 _FROM = ("retraining", "retraining")
 #: Name of a table -> its questions, each about two networks of the same result.
@@ -59,6 +60,13 @@ TABLES: Mapping[str, tuple[Question, ...]] = {
             "front_warmup_mini", "front_long_warmup", "Embeddings of variance 1",
         ),
         Question("A wide network with a teacher paid from its own FLOPs?", *_LONG, "A teacher"),
+    ),
+    "answers_shift": (
+        Question("Softmax only with the last four tokens, against without?", *_SHIFT, "A shift"),
+        Question("GPT-2's kind with them, against without?", *_SHIFT, "It lowers that"),
+        Question(
+            "Softmax only with them, against GPT-2's kind without?", *_SHIFT, "With it the softmax"
+        ),
     ),
     "answers_start": (
         Question("Variance 1, softmax only?", *_AGAIN, "The scale improves the softmax-only"),
