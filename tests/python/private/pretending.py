@@ -119,14 +119,15 @@ class People:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.fingerprint = {name: make_keys(folder / name) for name in ("server", "ann", "bob")}
+        names = ("server", "helper", "ann", "bob")
+        self.fingerprint = {name: make_keys(folder / name) for name in names}
 
-    def security(self, name: str, *known: str) -> Security:
-        """Of `name`, who knows the certificates of `known`."""
+    def security(self, name: str, *known: str, third: str | None = None) -> Security:
+        """Of `name`, who knows the certificates of `known` and of the third party."""
         listed = self.folder / f"{name}-knows.pem"
         listed.write_bytes(b"".join((self.folder / k / CERTIFICATE).read_bytes() for k in known))
         listed.chmod(0o644)
-        return Security(self.folder / name, listed)
+        return Security(self.folder / name, listed, third and self.folder / third / CERTIFICATE)
 
 
 class Served:
