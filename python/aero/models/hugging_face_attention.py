@@ -28,14 +28,14 @@ from transformers import (
 )
 from transformers.utils import output_capturing
 
-from aero import ops
 from aero.models.hugging_face_models import (
     model_mask,
     refuse_own_attention,
     visibility,
 )
-from aero.models.packed_sequences import refuse_packed_layer
+from aero.models.packed_sequences import packed_by_starts, refuse_packed_layer
 from aero.nn.attention import written_keys
+from aero.nn.packed_mask import attend
 from aero.nn.visible_keys import record
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
@@ -97,14 +97,21 @@ def aero_entropy_attention_forward(
         _check_needs_no_mask(module, key.shape[2], kwargs)
     mask, bias = visibility(module, attention_mask)
     if is_causal:
-        refuse_packed_layer(module, mask, key.shape[2], kwargs.get("position_ids"))
+        mask, positions = packed_by_starts(
+            f"aero attention: {type(module).__name__}", mask, (query.shape[0], query.shape[2]),
+            kwargs.get("sliding_window"), kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k"),
+        )  # fmt: skip
+        positions = kwargs.get("position_ids") if positions is None else positions
+        refuse_packed_layer(module, mask, key.shape[2], positions)
         key, value = written_keys(key, value, query.shape[2], attention_mask)
+    elif attention_mask is None and len(kwargs.get("cu_seq_lens_q", ())) > 2:
+        _refuse(module, "got cu_seq_lens_q without a mask, and is not causal")
     position_bias = kwargs.get("position_bias")
     if position_bias is not None:
         position_bias = position_bias[..., : key.shape[2]]
         bias = position_bias if bias is None else position_bias + bias
     output, entropy, logsumexp = _attend(
-        query, key, value, mask, is_causal and attention_mask is None, temperature=temperature,
+        query, key, value, mask, is_causal and mask is None, temperature=temperature,
         scale=scaling, softcap=kwargs.get("softcap"), dropout_p=dropout, bias=bias,
         window=_window(is_causal, query, key, kwargs),
     )  # fmt: skip
@@ -198,7 +205,7 @@ def _attend(
         query, key = (nn.functional.pad(x, (0, missing)) for x in (query, key))
     elif missing < 0:
         value = nn.functional.pad(value, (0, -missing))
-    output, entropy, logsumexp = ops.attention_entropy(
+    output, entropy, logsumexp = attend(
         query.expand(key.shape[0], -1, -1, -1),  # learned queries have a batch of one
         key,
         value,
@@ -231,13 +238,6 @@ def _check_needs_no_mask(module: nn.Module, num_keys: int, kwargs: dict[str, Any
     window = kwargs.get("sliding_window")
     if window is not None and num_keys > window:
         _refuse(module, f"has a sliding window of {window} over {num_keys} keys and no mask for it")
-    starts = kwargs.get("cu_seq_lens_q")
-    if starts is not None and len(starts) > 2:
-        _refuse(
-            module,
-            "got packed sequences as cu_seq_lens_q without a mask",
-            "pass position_ids that start again in every sequence, use_cache=False, no cu_seq_lens",
-        )
 
 
 def _are_attentions_wanted(kwargs: dict[str, Any]) -> bool:

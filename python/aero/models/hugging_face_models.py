@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from aero.models.packed_sequences import packed_mask
+
 
 def computes_own_attention(model_class: type) -> bool:
     """True if a `transformers` model class ignores `attn_implementation`, as BLOOM and MPT do."""
@@ -48,7 +50,9 @@ def model_mask(*args: Any, **kwargs: Any) -> Tensor | None:
         check_configuration(kind)
         _known.setdefault(kind, _is_made_for_masks(kind))
     mask: Tensor | None
-    if _known.get(kind) is False:
+    if _known.get(kind) and (packed := packed_mask(**kwargs)) is not None:
+        mask = packed
+    elif _known.get(kind) is False:
         mask = eager_mask(*args, **{**kwargs, **_EXPLICIT})
     else:
         mask = sdpa_mask(*args, **{**kwargs, **({} if _known.get(kind) else _EXPLICIT)})

@@ -5,10 +5,16 @@ Letters: B batch, T queries, S keys.
 
 from __future__ import annotations
 
+import inspect
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.masking_utils import causal_mask_function
+
+from aero.nn.packed_mask import PackedMask
 
 
 def is_packed(position_ids: Tensor | None) -> bool:
@@ -16,6 +22,107 @@ def is_packed(position_ids: Tensor | None) -> bool:
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
         return False
     return bool((position_ids[:, 1:] == 0).any())
+
+
+def packed_mask(
+    mask_function: Callable[..., Any],
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    **_: Any,
+) -> PackedMask | None:
+    """The mask that `transformers` asks for, where it is one of packed sequences and no more.
+
+    It is then made of `causal_mask_function` and of functions whose names are looked for here;
+    others, padding and compiled graphs, which cannot look at values, have a mask of values.
+    """
+    if attention_mask is not None or use_vmap or torch.compiler.is_compiling():
+        return None
+    parts = dict(_parts(mask_function))
+    packed = parts.pop("packed_sequence_mask_function", None)
+    remapped = parts.pop("remap_positions_for_packed_sequence", None)
+    if packed is None or remapped is None or parts:
+        return None
+    inner = dict(_parts(remapped["mask_function"]))
+    window = inner.pop("sliding_window_overlay", {}).get("sliding_window")
+    if inner.keys() != {causal_mask_function.__name__}:
+        return None
+    sequences = packed["packed_sequence_mask"]
+    if not sequences.is_cpu:  # the operator has no packed sequences elsewhere
+        return None
+    batch, length = sequences.shape
+    begins = torch.ones_like(sequences, dtype=torch.bool)
+    begins[:, 1:] = sequences.diff() != 0
+    starts = begins.flatten().nonzero().flatten()
+    return _mask_of([*starts.tolist(), batch * length], batch, length, window)
+
+
+def _mask_of(starts: list[int], batch: int, length: int, window: int | None) -> PackedMask:
+    left = None if window is None else window - 1
+    return PackedMask(torch.tensor(starts, dtype=torch.int32), batch, length, left)
+
+
+def _parts(function: Callable[..., Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The name of each function that a mask is made of, and what it was made with."""
+    name = function.__qualname__.partition(".")[0]
+    if function.__module__ != causal_mask_function.__module__:
+        name = f"{function.__module__}.{name}"
+    within = dict(inspect.getclosurevars(function).nonlocals)
+    if name != "and_masks":
+        return [(name, within)]
+    return [part for each in within["mask_functions"] for part in _parts(each)]
+
+
+def packed_by_starts(
+    where: str,
+    mask: Tensor | None,
+    rows: tuple[int, int],
+    window: int | None,
+    starts: Any,
+    keys: Any,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The mask of a call that says in `cu_seq_lens_q` where its sequences begin.
+
+    Args:
+        where: the beginning of the error.
+        mask: as the layer got it.
+        rows: B and T.
+        window: the layer's, in `transformers`' way of counting.
+        starts: `cu_seq_lens_q`; None where it is not given.
+        keys: `cu_seq_lens_k`.
+
+    Returns:
+        The mask, and positions that begin again where sequences do, by which one of values is
+        to be looked at.
+
+    Raises:
+        ValueError: they do not fit, or differ from those of the mask.
+    """
+    if starts is None or len(starts) <= 2:
+        return mask, None
+    given = torch.as_tensor(starts).tolist()
+    batch, length = rows
+    total = batch * length
+    fits = given == sorted(given) and (given[0], given[-1]) == (0, total)
+    fits = fits and set(range(0, total, length)) <= set(given)
+    if not fits or given != torch.as_tensor(given if keys is None else keys).tolist():
+        raise ValueError(
+            f"{where}: cu_seq_lens_q must rise from 0 to the {total} tokens, begin a sequence in "
+            f"each row, and be cu_seq_lens_k, got {given}"
+        )
+    begun = sorted(set(given[:-1]) - {total})
+    own = _mask_of([*begun, total], batch, length, window)
+    if isinstance(mask, PackedMask):
+        if not torch.equal(mask.starts, own.starts):
+            raise ValueError(
+                f"{where}: cu_seq_lens_q must begin sequences where position_ids do, got {given}"
+            )
+        return mask, None
+    if mask is None and isinstance(starts, Tensor) and starts.is_cpu:
+        return own, None
+    at = torch.arange(total)
+    positions = at - own.starts[torch.bucketize(at, own.starts[1:], right=True)]
+    device = starts.device if isinstance(starts, Tensor) else "cpu"
+    return mask, positions.view(batch, length).to(device)
 
 
 def refuse_crossing(
@@ -35,6 +142,8 @@ def refuse_crossing(
         ValueError: a row sees a key before the start of its sequence.
     """
     if position_ids is None or position_ids.shape[-1] != num_keys or not is_packed(position_ids):
+        return
+    if isinstance(mask, PackedMask):  # made of these positions
         return
     if mask is not None:
         sequence = (position_ids == 0).cumsum(dim=-1)
@@ -59,7 +168,7 @@ def refuse_packed_layer(
 ) -> None:
     """Refuses packed sequences that see each other; looks once per call, as GPUs wait for it."""
     global _passed
-    if position_ids is None or torch.compiler.is_compiling():
+    if position_ids is None or isinstance(mask, PackedMask) or torch.compiler.is_compiling():
         return
     call = [position_ids] if mask is None else [position_ids, mask]
     version = 0 if position_ids.is_inference() else position_ids._version

@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from aero import ops
 from aero.nn.linear import Linear
+from aero.nn.packed_mask import attend
 from aero.nn.rotary import RotaryTables, apply_rotary
 from aero.nn.temperature import Temperature
 from aero.nn.visible_keys import record
@@ -80,7 +80,7 @@ def causal_attention(
     """
     key, value = written_keys(key, value, query.shape[2], mask)
     record(mask, key.shape[2])
-    output, entropy, _ = ops.attention_entropy(
+    output, entropy, _ = attend(
         query,
         key,
         value,

@@ -107,11 +107,21 @@ def test_a_window_without_a_mask_is_refused_where_it_would_matter():
     assert torch.equal(aero_attention_forward(layer, q, q, q, None, sliding_window=4)[0], plain)
 
 
-def test_packed_sequences_without_a_mask_are_refused():
+def test_packed_sequences_that_do_not_fit_are_refused():
     q, layer = torch.randn(1, 2, 4, 8), torch.nn.Module()
+    for wrong in ([0, 3, 2, 4], [0, 2, 5], [1, 2, 4]):
+        with pytest.raises(ValueError, match="cu_seq_lens_q must rise from 0 to the 4 tokens"):
+            aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=torch.tensor(wrong))
     starts = torch.tensor([0, 2, 4])
-    with pytest.raises(ValueError, match=r"packed sequences .* pass position_ids that start again"):
-        aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts)
+    with pytest.raises(ValueError, match="be cu_seq_lens_k"):
+        aero_attention_forward(
+            layer, q, q, q, None, cu_seq_lens_q=starts, cu_seq_lens_k=torch.tensor([0, 3, 4])
+        )
+    with pytest.raises(ValueError, match="begin a sequence in each row"):
+        rows = q.expand(2, -1, -1, -1)
+        aero_attention_forward(layer, rows, rows, rows, None, cu_seq_lens_q=torch.tensor([0, 2, 8]))
+    with pytest.raises(ValueError, match="cu_seq_lens_q without a mask, and is not causal"):
+        aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts, is_causal=False)
     aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts[::2])
 
 
