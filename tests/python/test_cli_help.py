@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +74,32 @@ def test_commands_stand_below_headings() -> None:
     assert places == sorted(places) and "\nCommands:" not in listed
     for name in APP.commands:
         assert len(re.findall(rf"^  {name} ", listed, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("co", {"convert", "cost"}),
+        ("cost sh", {"show"}),
+        ("private pu", {"publish"}),
+        ("evaluate --fixed", {"--fixed-point"}),
+    ],
+)
+def test_the_shell_completes_commands_and_options(typed: str, offered: set[str]) -> None:
+    asked = {
+        "_AERO_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"aero {typed}",
+        "COMP_CWORD": str(len(typed.split())),
+    }
+    # As the script of `aero --show-completion` asks; the name of the program says for whom.
+    program = "import sys; sys.argv = ['aero']; from aero.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert done.stderr == "" and set(done.stdout.split()) == offered
+
+
+def test_help_says_how_completion_is_switched_on() -> None:
+    assert "--install-completion" in help_of()
+    page = (Path(__file__).parents[2] / "docs/reference/command_line.md").read_text("utf-8")
+    assert "aero --install-completion" in page

@@ -29,7 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 #: Heading of the help -> its commands: function, line in the list, example.
 COMMANDS: dict[str, list[tuple[Callable[..., None], str, str]]] = {
