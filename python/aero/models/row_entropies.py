@@ -265,10 +265,3 @@ def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
     given = {name: others[name] for name in _SHAPING if name in others}
     found, _, _ = reference.attention_entropy(q, k, ones, **given)
     return found.float()
-
-
-def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tensor:
-    """Returns the attention weights of every head, [L, B, H, T, T], float32."""
-    found = entropies(model, batch, attention_maps=True).attention_maps
-    assert found is not None
-    return torch.stack(found)

@@ -13,7 +13,7 @@ import torch
 from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict
 from aero.internals.run_files import TrainLine
-from aero.models import AeroConfig, AeroForCausalLM
+from aero.models import AeroConfig, AeroForCausalLM, entropies
 from aero.train import progress, signals
 from aero.train.runs import samples
 from aero.train.runs.run_folder import RunFolder
@@ -161,7 +161,8 @@ def test_a_sample_is_a_line_its_attention_and_what_the_network_writes(context):
         )  # fmt: skip
         expected = Characters().decode(made[0, len(line) :], skip_special_tokens=True)
         assert len(made[0]) == min(82, context)
-    maps = samples.attention_maps(model, prompt[:, :shown])[:, 0].double().tolist()
+    found = entropies(model, prompt[:, :shown], attention_maps=True)
+    maps = [layer[0].double().tolist() for layer in found.attention_maps]
     assert as_dict(sample) == {
         "format": 1,
         "text": line,

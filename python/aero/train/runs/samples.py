@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import Sample
 from aero.models import AeroForCausalLM
-from aero.models.row_entropies import attention_maps, entropies
+from aero.models.row_entropies import entropies
 from aero.reading import shown
 
 # Words enough for heads to differ, few enough for every head's map to be read on one page.
@@ -76,9 +76,9 @@ def look_at(
     ids = ids[: min(most_tokens, _context_length(model))]
     if not ids:
         raise TrainingError(f"the text must have at least one token, got {shown(text)}")
-    batch = torch.tensor([ids])
-    maps = attention_maps(model, batch)[:, 0].double().cpu().numpy()
-    largest = entropies(model, batch).visible_keys[:, 0].double().log().cpu().numpy()
+    found = entropies(model, torch.tensor([ids]), attention_maps=True)
+    maps = torch.stack([layer[0] for layer in found.attention_maps or ()]).double().cpu().numpy()
+    largest = found.visible_keys[:, 0].double().log().cpu().numpy()
     return [str(tokenizer.decode([token])) for token in ids], maps, largest
 
 
