@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "csrc/mpc/network_analysis.h"
+#include "csrc/mpc/value_sizes.h"
 #include "csrc/spec/fields.h"
 #include "csrc/spec/nearest_word.h"
 
@@ -25,8 +26,7 @@ class Lowering {
         pass_(pass),
         causal_(is_causal(network)),
         sources_(network.values.size()),
-        heads_(network.values.size(), 1),
-        pooled_(network.values.size(), false) {
+        sizes_(network, pass.queries, pass.keys) {
     const bool can = can_absorb_ffn(network);
     if (stack.absorb_ffn == AbsorbFfn::kYes && !can)
       throw std::invalid_argument(
@@ -64,24 +64,13 @@ class Lowering {
   }
 
   void lower(const network::Operation& operation) {
-    const bool is_pooled = !operation.inputs.empty() && pooled_[operation.inputs[0]];
-    rows_ = one_row_[index_] || is_pooled ? 1 : pass_.queries;
+    const bool is_one = one_row_[index_] || operation.inputs.empty();
+    rows_ = is_one ? 1 : sizes_.rows(operation.inputs[0]);
     Inputs made = std::visit(
         [&](const auto& primitive) { return become(operation, primitive, inputs_of(operation)); },
         operation.primitive);
     sources_[operation.output] = std::move(made);
-    heads_[operation.output] = heads_of_result(operation);
-    pooled_[operation.output] =
-        is_pooled || std::holds_alternative<network::Pool>(operation.primitive);
-  }
-
-  // How many rows each position of a value has: one for each head after split_heads.
-  std::int64_t heads_of_result(const network::Operation& operation) const {
-    if (const auto* split = std::get_if<network::SplitHeads>(&operation.primitive))
-      return split->heads;
-    const bool keeps = std::holds_alternative<network::Rotate>(operation.primitive) ||
-                       std::holds_alternative<network::Norm>(operation.primitive);
-    return keeps ? heads_[operation.inputs[0]] : 1;
+    sizes_.write(operation);
   }
 
   // The operations behind all inputs, each once, in their order.
@@ -112,21 +101,23 @@ class Lowering {
   }
 
   // A layer of one row sees all columns.
-  bool is_skipped() const { return stack_.causal_skip && causal_ && rows_ == pass_.keys; }
+  bool is_skipped(std::int64_t keys) const {
+    return stack_.causal_skip && causal_ && rows_ == keys;
+  }
 
   // Scores that are worked on, of all heads and sequences.
-  std::int64_t live_scores(std::int64_t heads) const {
-    const std::int64_t S = pass_.keys;
-    const std::int64_t per_head = is_skipped() ? S * (S + 1) / 2 : rows_ * S;
+  std::int64_t live_scores(std::int64_t heads, std::int64_t S) const {
+    const std::int64_t per_head = is_skipped(S) ? S * (S + 1) / 2 : rows_ * S;
     return element_count({pass_.batch, heads, per_head}, "softmax");
   }
 
   // The queries of a group of heads are rows of one product with its keys.
-  HeadProduct head_product(std::int64_t heads, std::int64_t key_heads, MatmulShape shape,
-                           Triangle skipped) const {
+  HeadProduct head_product(std::int64_t heads, std::int64_t key_heads, std::int64_t keys,
+                           MatmulShape shape, Triangle skipped) const {
     const std::int64_t group = heads / key_heads;
     shape.rows *= group;
-    return {pass_.batch * key_heads, shape, is_skipped() && group == 1 ? skipped : Triangle::kNone};
+    const Triangle triangle = is_skipped(keys) && group == 1 ? skipped : Triangle::kNone;
+    return {pass_.batch * key_heads, shape, triangle};
   }
 
   // --- one function per primitive: the operations behind its result --------------------------
@@ -173,29 +164,33 @@ class Lowering {
       inputs =
           add(Kind::kQkvProj, "1/temperature",
               WeightScaling{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
-    const MatmulShape shape{rows_, p.head_dim, pass_.keys};
-    inputs = add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
+    const std::int64_t keys = sizes_.columns(operation);
+    const MatmulShape shape{rows_, p.head_dim, keys};
+    inputs = add(operation, head_product(p.heads, p.key_heads, keys, shape, Triangle::kResult),
                  std::move(inputs));
     if (p.soft_cap <= 0) return inputs;
-    const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads)};
+    const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads, keys)};
     return add(kind_of(operation.part), "soft cap", cap, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
     const std::int64_t rows = element_count({pass_.batch * p.heads, rows_}, "softmax");
-    return add(operation, SoftmaxShape{rows, pass_.keys, live_scores(p.heads)}, std::move(inputs));
+    const std::int64_t keys = sizes_.columns(operation);
+    return add(operation, SoftmaxShape{rows, keys, live_scores(p.heads, keys)}, std::move(inputs));
   }
 
   // The identity and the means are one matrix per head: only the softmax's factor is a product, of
   // every score.
   Inputs become(const network::Operation& operation, const network::Shape& p, Inputs inputs) {
     if (!stack_.secret_shape_factors) return inputs;
-    return add(operation, WeightScaling{live_scores(p.heads)}, std::move(inputs));
+    const std::int64_t scores = live_scores(p.heads, sizes_.columns(operation));
+    return add(operation, WeightScaling{scores}, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::WeightedSum& p, Inputs inputs) {
-    const MatmulShape shape{rows_, pass_.keys, p.head_dim};
-    return add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kLeftFactor),
+    const std::int64_t keys = sizes_.columns(operation);
+    const MatmulShape shape{rows_, keys, p.head_dim};
+    return add(operation, head_product(p.heads, p.key_heads, keys, shape, Triangle::kLeftFactor),
                std::move(inputs));
   }
 
@@ -208,7 +203,7 @@ class Lowering {
     if (!function->of_rows)
       return add(operation, FunctionShape{function, elements(p.width, "norm")}, std::move(inputs));
     const std::int64_t rows =
-        element_count({positions(rows_), heads_[operation.inputs[0]]}, "norm");
+        element_count({positions(rows_), sizes_.heads(operation.inputs[0])}, "norm");
     return add(operation, FunctionShape{function, rows, p.width}, std::move(inputs));
   }
 
@@ -261,6 +256,16 @@ class Lowering {
     return inputs;
   }
 
+  // The client's own values become shares without a protocol: the parties' common randomness is
+  // one of the two.
+  static Inputs become(const network::Operation&, const network::Source&, Inputs inputs) {
+    return inputs;
+  }
+
+  static Inputs become(const network::Operation&, const network::Rearrange&, Inputs inputs) {
+    return inputs;
+  }
+
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
     return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
   }
@@ -302,10 +307,9 @@ class Lowering {
   const bool causal_;
   bool absorbed_ = false;
   OperationGraph graph_;
-  std::vector<Inputs> sources_;      // of each value: the operations that must be finished
-  std::vector<std::int64_t> heads_;  // of each value: rows of a position
-  Flags pooled_;                     // of each value: one row of a sequence is left
-  Flags folds_, one_row_;            // of the segment
+  std::vector<Inputs> sources_;  // of each value: the operations that must be finished
+  ValueSizes sizes_;
+  Flags folds_, one_row_;  // of the segment
   std::int64_t layer_ = kOutsideLayers;
   std::size_t index_ = 0;  // in the segment
   std::int64_t rows_ = 0;  // of one sequence, of the operation

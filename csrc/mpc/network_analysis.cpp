@@ -24,7 +24,8 @@ bool moves_tokens(const network::Operation& operation) {
 // Whether an operation needs all rows of an input to make one row: keys, values, earlier tokens.
 bool needs_all_rows(const network::Operation& operation, std::size_t input) {
   const bool attends = is<network::Scores>(operation) || is<network::WeightedSum>(operation);
-  return (attends && input == 1) || moves_tokens(operation) || is<network::Pool>(operation);
+  return (attends && input == 1) || moves_tokens(operation) || is<network::Pool>(operation) ||
+         is<network::Rearrange>(operation);
 }
 
 bool is_diagonal(const network::Operation& operation) {

@@ -14,6 +14,7 @@ constexpr std::int64_t kMaxSize = 1099511627776;  // 2^40
 constexpr std::int64_t kMaxLayers = 4096;
 
 std::size_t input_count(const Operation& operation, std::size_t given) {
+  if (std::holds_alternative<Source>(operation.primitive)) return 0;
   if (std::holds_alternative<Add>(operation.primitive)) return std::max<std::size_t>(given, 1);
   const bool two = std::holds_alternative<Scores>(operation.primitive) ||
                    std::holds_alternative<WeightedSum>(operation.primitive) ||
@@ -28,9 +29,12 @@ std::size_t input_count(const Operation& operation, std::size_t given) {
 }
 
 void check_sizes(Operation operation) {
+  const bool is_source = std::holds_alternative<Source>(operation.primitive);
   const auto check = [&](std::string_view name, const auto& member, const auto&...) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, std::int64_t>) {
-      const std::int64_t smallest = name == "start" || name == "window" ? 0 : 1;
+      const bool from_zero =
+          name == "start" || name == "window" || (is_source && name == "positions");
+      const std::int64_t smallest = from_zero ? 0 : 1;
       if (member < smallest || member > kMaxSize)
         refuse(operation, std::string(name) + " must be an integer from " +
                               std::to_string(smallest) + " to 2^40, got " + std::to_string(member));

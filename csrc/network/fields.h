@@ -8,7 +8,8 @@
 namespace aero::network {
 
 // Calls visit(name, member) for every number, and visit(name, member, words) for every choice.
-// Sizes are integers above 0, but for `start` and `window`. A file may hold a list for a real
+// Sizes are integers above 0, but for `start`, `window` and a source's
+// `positions`. A file may hold a list for a real
 // number: one for each time that its layer is repeated. No price depends on them.
 template <class Visit>
 void for_each_field(Embed& p, Visit&& visit) {
@@ -97,6 +98,17 @@ void for_each_field(Pool& p, Visit&& visit) {
 }
 template <class Visit>
 void for_each_field(Argmax& p, Visit&& visit) {
+  visit("width", p.width);
+}
+
+template <class Visit>
+void for_each_field(Source& p, Visit&& visit) {
+  visit("positions", p.positions);
+  visit("width", p.width);
+}
+template <class Visit>
+void for_each_field(Rearrange& p, Visit&& visit) {
+  visit("positions", p.positions);
   visit("width", p.width);
 }
 

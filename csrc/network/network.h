@@ -15,6 +15,21 @@
 
 namespace aero::network {
 
+// Values of the client's beside the tokens, as many positions as the context has, or of their own:
+// [B, positions, width]. Pictures, sounds, the tokens of an encoder.
+struct Source {
+  std::int64_t positions = 0;  // 0: those of the context
+  std::int64_t width = 0;
+};
+
+// The same numbers, and public or secret ones beside them, in other places: patches of a picture,
+// windows of a convolution, rows in front. [B, *, *] -> [B, positions, width]; each party moves
+// its own shares.
+struct Rearrange {
+  std::int64_t positions = 0;
+  std::int64_t width = 0;
+};
+
 // Rows of a table, by token or, of the positions, the first T: [B, T] -> [B, T, width].
 struct Embed {
   std::int64_t rows = 0;
@@ -135,15 +150,15 @@ struct Argmax {
   std::int64_t width = 0;
 };
 
-using Primitive =
-    std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape, WeightedSum,
-                 Norm, Activation, Multiply, Add, Scale, Shift, Unfold, Pool, Argmax>;
+using Primitive = std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape,
+                               WeightedSum, Norm, Activation, Multiply, Add, Scale, Shift, Unfold,
+                               Pool, Argmax, Source, Rearrange>;
 
 // As files name them.
 inline constexpr std::array<std::string_view, std::variant_size_v<Primitive>> kPrimitiveNames{
-    "embed",   "linear", "split_heads",  "join_heads", "rotate",     "scores",
-    "softmax", "shape",  "weighted_sum", "norm",       "activation", "multiply",
-    "add",     "scale",  "shift",        "unfold",     "pool",       "argmax"};
+    "embed", "linear",       "split_heads", "join_heads", "rotate",   "scores",   "softmax",
+    "shape", "weighted_sum", "norm",        "activation", "multiply", "add",      "scale",
+    "shift", "unfold",       "pool",        "argmax",     "source",   "rearrange"};
 
 // A value's place in `Network::values`.
 using Value = std::size_t;

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aero.families.encoder_decoders import ENCODER_DECODERS
 from aero.families.encoders import bert, distilbert, roberta
 from aero.families.gpts import GPTS
 from aero.families.heads import classifying
 from aero.families.llamas import LLAMAS
+from aero.families.pictures import vit
 from aero.families.sizes import Described
 from aero.families.values import Values
 from aero.families.writer import Operation
@@ -39,12 +41,12 @@ def described(config: Mapping[str, Any]) -> Described:
 
 def _with_head(found: Described, values: Values, architecture: str) -> Described:
     """The network with the head that its model has, or with the word that it has another."""
-    if architecture.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForPreTraining")):
+    if architecture.endswith(_OWN_HEADS):
         return found
     operations = classifying(values, architecture, found.operations)
     if operations is not None:
         return dataclasses.replace(found, operations=operations)
-    told = f"lm head: the model is a {architecture}, priced with the head of a language model"
+    told = f"lm head: the model is a {architecture}, priced with the head of its family"
     return dataclasses.replace(found, unpriced=(*found.unpriced, told))
 
 
@@ -57,11 +59,19 @@ def _encoder(write: Callable[[Values], list[Operation]], *, more: int = 0) -> An
     return found
 
 
+# Heads that the families have of themselves.
+_OWN_HEADS = (
+    "ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForPreTraining", "ForConditionalGeneration",
+    "ForImageClassification",
+)  # fmt: skip
+
 FAMILIES: dict[str, Callable[[Values], Described]] = {
     **LLAMAS,
     **GPTS,
+    **ENCODER_DECODERS,
     "bert": _encoder(bert),
     "distilbert": _encoder(distilbert),
     # Two positions of its table belong to padding.
     "roberta": _encoder(roberta, more=2),
+    "vit": vit,
 }

@@ -212,13 +212,15 @@ class Decoding:
 
 def attend(
     writer: Writer, heads: int, key_heads: int, head_dim: int, *, scale: float, causal: bool,
-    soft_cap: float = 0.0, window: int = 0,
+    soft_cap: float = 0.0, window: int = 0, word: str = "",
 ) -> str:  # fmt: skip
-    """Attention of queries, keys and values, heads joined."""
+    """Attention of queries, keys and values, heads joined; `word` begins the names."""
     sizes: dict[str, Any] = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
-    writer.add("scores", "scores", "queries", "keys", name="scores", part="QK", **sizes,
+    writer.add("scores", "scores", "queries", "keys", name=f"{word}scores", part="QK", **sizes,
                scale=scale, temperature=False, per_position=False, soft_cap=soft_cap)  # fmt: skip
-    writer.add("softmax", "weights", "scores", name="softmax", part="softmax", heads=heads,
+    writer.add("softmax", "weights", "scores", name=f"{word}softmax", part="softmax", heads=heads,
                causal=causal, window=window)  # fmt: skip
-    writer.add("weighted_sum", "heads", "weights", "values", name="heads", part="PV", **sizes)
+    writer.add(
+        "weighted_sum", "heads", "weights", "values", name=f"{word}heads", part="PV", **sizes
+    )
     return writer.add("join_heads", "joined", "heads")

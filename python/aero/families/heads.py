@@ -25,16 +25,16 @@ def classifying(
         kept += operations[last + 1 : head]
     writer = Writer()
     if of_tokens:
-        _logits(writer, "x", width, _labels(values), bias=True)
+        _logits(writer, "x", width, labels(values), bias=True)
     elif is_encoder:
         writer.add("pool", "pooled", "x", name="first token", kind="first")
         writer.linear("pooled", "pooled", "head.dense", "transform", "lm head", width, width,
                       bias=True)  # fmt: skip
         writer.activation("pooled", _ENCODERS[values.family], width)
-        _logits(writer, "pooled", width, _labels(values), bias=True)
+        _logits(writer, "pooled", width, labels(values), bias=True)
     else:
         writer.add("pool", "pooled", "normed", name="last token", kind="last")
-        _logits(writer, "pooled", width, _labels(values), bias=False)
+        _logits(writer, "pooled", width, labels(values), bias=False)
     return [*kept, *writer.operations]
 
 
@@ -42,7 +42,8 @@ def _logits(writer: Writer, given: str, width: int, labels: int, *, bias: bool) 
     writer.linear("logits", given, "head", "logits", "lm head", width, labels, bias=bias)
 
 
-def _labels(values: Values) -> int:
+def labels(values: Values) -> int:
+    """How many labels a classifier has."""
     names = values.get("id2label")
     if names is None:
         return values.size("num_labels", default=2)

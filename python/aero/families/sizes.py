@@ -20,6 +20,7 @@ class Described:
         positions: how many positions the model has.
         vocab_size: V.
         unpriced: parts that no operation stands for, each in one line.
+        fixed: every input has that many positions, whatever the context.
     """
 
     family: str
@@ -27,6 +28,7 @@ class Described:
     positions: int
     vocab_size: int
     unpriced: tuple[str, ...] = ()
+    fixed: bool = False
 
 
 def sizes_of(

@@ -13,6 +13,8 @@ from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.families.configurations import described
 from aero.families.mixtures import REVEALED
+from aero.families.sizes import Described
+from aero.families.traced import described_program
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
@@ -66,16 +68,21 @@ def given_network(
         return _of_description(description, context_length, vocab_size)
     if isinstance(config, Mapping) and "model_type" in config:
         return _of_configuration(_routed(config, revealed), context_length, vocab_size)
+    if hasattr(given, "graph_signature") and hasattr(given, "graph_module"):
+        return _of_program(given, context_length, vocab_size)
     if hasattr(config, "model_type") and callable(getattr(config, "to_dict", None)):
         read = config.to_dict()
         if config is not given:  # a model, whose class tells its head
             read = {**read, "architectures": [type(given).__name__]}
         notes = [_ADAPTERS] if hasattr(given, "peft_config") else []
         return _of_configuration(_routed(read, revealed), context_length, vocab_size, *notes)
+    way_out = ""
+    if hasattr(given, "named_parameters"):
+        way_out = "; any other module is priced by its program: torch.export.export(module, inputs)"
     raise ValueError(
         "simulate: label_or_model must be a label, an ArchitectureSpec, a folder with network.json "
-        "or config.json, a configuration or a model of transformers, or a described network, got "
-        f"{type(given).__name__}"
+        "or config.json, a configuration or a model of transformers, a described network, or an "
+        f"exported program, got {type(given).__name__}{way_out}"
     )
 
 
@@ -118,10 +125,28 @@ def _of_configuration(
     changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
     if config["model_type"] == "aero":
         return _of_aero(changed, context_length)
-    found = described(changed)
+    return _of_described(described(changed), context_length, *notes)
+
+
+def _of_program(program: Any, context_length: int | None, vocab_size: int | None) -> PricedNetwork:
+    if vocab_size is not None:
+        raise ValueError(
+            f"simulate: vocab_size of an exported program is its own, got {vocab_size}"
+        )
+    return _of_described(described_program(program), context_length)
+
+
+def _of_described(found: Described, context_length: int | None, *notes: str) -> PricedNetwork:
+    if found.fixed and context_length not in (None, found.positions):
+        raise ValueError(
+            f"simulate: context_length of {found.family} is that of its inputs, "
+            f"{found.positions}, got {context_length}"
+        )
+    length = found.positions if found.fixed else context_length
     return _priced(
-        found.family, found.operations, found.positions, context_length, *found.unpriced, *notes
-    )
+        found.family, found.operations, found.positions, length, *found.unpriced, *notes,
+        fixed=found.fixed,
+    )  # fmt: skip
 
 
 def _routed(config: Mapping[str, Any], revealed: Any) -> Mapping[str, Any]:
@@ -151,7 +176,7 @@ def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNet
 
 def _priced(
     label: str, operations: list[dict[str, Any]], positions: int, context_length: int | None,
-    *unpriced: str,
+    *unpriced: str, fixed: bool = False,
 ) -> PricedNetwork:  # fmt: skip
     length = min(_DEFAULT_CONTEXT, positions) if context_length is None else context_length
     core = _core.Network(operations, length)  # checks the operations
@@ -164,12 +189,16 @@ def _priced(
     def largest(op: str, field: str) -> int:
         return max((one[field] for one in every if one["op"] == op), default=0)
 
+    tables = [
+        one["rows"] for one in every if one["op"] == "embed" and one["inputs"] != ["positions"]
+    ]
+
     sizes = {
         "num_layers": sum(one.get("repeat", 0) for one in operations),
         "num_heads": largest("scores", "heads"),
         "width": largest("embed", "width"),
         "context_length": length,
-        "vocab_size": largest("embed", "rows"),
+        "vocab_size": max(tables, default=0),
     }
     return PricedNetwork(
         label=label,
@@ -177,7 +206,7 @@ def _priced(
         core=core,
         exact_gelu="gelu_erf" in functions,
         notes=tuple(notes),
-        causal=all(one["op"] != "pool" and one.get("causal", True) for one in every),
+        causal=not fixed and all(one["op"] != "pool" and one.get("causal", True) for one in every),
         positions=positions,
     )
 

@@ -79,7 +79,8 @@ def simulate(
     Args:
         label_or_model: A label such as "SM+ScFuFFN_i6", or a spec. Or a network without label: a
             configuration or model of transformers, a folder with their `config.json` or with the
-            `network.json` of `aero.export_weights`, or a described network (`aero.network`).
+            `network.json` of `aero.export_weights`, a described network (`aero.network`), or the
+            program of any module: `torch.export.export(module, inputs)`, priced line by line.
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.

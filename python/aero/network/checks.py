@@ -155,7 +155,8 @@ def _check_result(operations: list[Operation], where: str) -> None:
 
 
 def _kinds_of_inputs(operation: Operation, kinds: dict[str, Kind]) -> list[Kind]:
-    count = PRIMITIVES[operation.op].inputs or max(len(operation.inputs), 1)
+    wanted = PRIMITIVES[operation.op].inputs
+    count = max(len(operation.inputs), 1) if wanted is None else wanted
     if len(operation.inputs) != count:
         raise _RefusalError(f"expected {count} inputs, got {len(operation.inputs)}")
     for value in operation.inputs:
@@ -328,5 +329,11 @@ def _argmax(_: Operation, __: dict[str, Any], given: Kind) -> Kind:
     _expect(given, "channels")
     return ("places",)
 
+
+def _priced_alone(_: Operation, __: dict[str, Any], *___: Kind) -> Kind:
+    raise _RefusalError("expected an operation with numbers, got one that has a price alone")
+
+
+_source = _rearrange = _priced_alone
 
 _AFTER = functions_of(globals(), PRIMITIVES)

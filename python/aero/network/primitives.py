@@ -142,14 +142,27 @@ PRIMITIVES: dict[str, Primitive] = {
     "pool": Primitive(
         "[B, T, C] to [B, C]: the last position, the first, or the mean.", fields={"kind": str}
     ),
+    "source": Primitive(
+        "[B, positions, width] of the client's own, beside the tokens: frames of a sound, patches "
+        "of a picture; 0 positions: the tokens of an encoder, as many as the context has.",
+        inputs=0,
+        fields={"positions": int, "width": int},
+    ),
+    "rearrange": Primitive(
+        "[B, *, *] to [B, positions, width]: the same numbers and known ones in other places, as "
+        "the windows of a convolution or a row in front.",
+        fields={"positions": int, "width": int},
+    ),
     "argmax": Primitive("The first index of the largest of the last axis.", fields={"width": int}),
 }  # fmt: skip
 
+# Of pictures, sounds and encoders beside a decoder: they have a price, and no numbers yet.
+_COMPUTED = frozenset(PRIMITIVES) - {"source", "rearrange"}
 # Of a language model; heads that pool and classify have no private run yet.
-_OF_LANGUAGE_MODELS = frozenset(PRIMITIVES) - {"pool", "argmax"}
+_OF_LANGUAGE_MODELS = _COMPUTED - {"pool", "argmax"}
 # The operations that each reader knows.
 READERS: dict[str, frozenset[str]] = {
-    "NumPy": frozenset(PRIMITIVES),
+    "NumPy": _COMPUTED,
     "fixed point": _OF_LANGUAGE_MODELS,
     "private": _OF_LANGUAGE_MODELS,
     "cost": frozenset(PRIMITIVES),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+)
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -43,6 +50,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "llama": {**GROUPED, "attention_bias": True, "mlp_bias": True},
     "mistral": {**GROUPED, "sliding_window": 5},
     "mixtral": {**GROUPED, "num_local_experts": 4},
+    "mt5": {"vocab_size": 61, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2,
+            "num_heads": 6},
     "opt": {**{k: v for k, v in SIZES.items() if k != "intermediate_size"}, "ffn_dim": 40,
             "word_embed_proj_dim": 24},
     "phi": SIZES,
@@ -52,6 +61,15 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "roberta": SIZES,
     "stablelm": GROUPED,
     "starcoder2": GROUPED,
+    "t5": {"vocab_size": 61, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2,
+           "num_decoder_layers": 3, "num_heads": 6},
+    "vit": {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+            "intermediate_size": 40, "image_size": 20, "patch_size": 5},
+    "whisper": {"vocab_size": 61, "num_mel_bins": 7, "encoder_layers": 2, "decoder_layers": 3,
+                "encoder_attention_heads": 6, "decoder_attention_heads": 4, "d_model": 24,
+                "encoder_ffn_dim": 40, "decoder_ffn_dim": 36, "max_source_positions": 10,
+                "max_target_positions": 16, "pad_token_id": 0, "bos_token_id": 1,
+                "eos_token_id": 2, "decoder_start_token_id": 1},
 }  # fmt: skip
 
 
@@ -59,11 +77,15 @@ def configuration(family: str) -> Any:
     return AutoConfig.for_model(family, **CONFIGURATIONS[family])
 
 
+HEADS: dict[str, Any] = {
+    **dict.fromkeys(("bert", "distilbert", "roberta"), AutoModelForMaskedLM),
+    **dict.fromkeys(("mt5", "t5"), AutoModelForSeq2SeqLM),
+    "vit": AutoModelForImageClassification,
+    "whisper": AutoModelForSpeechSeq2Seq,
+}
+
+
 def model_of(config: Any) -> torch.nn.Module:
-    head: Any = (
-        AutoModelForMaskedLM
-        if config.model_type in ("bert", "distilbert", "roberta")
-        else AutoModelForCausalLM
-    )
+    head: Any = HEADS.get(config.model_type, AutoModelForCausalLM)
     with torch.device("meta"):
         return head.from_config(config)  # type: ignore[no-any-return]

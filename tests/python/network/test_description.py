@@ -69,7 +69,8 @@ def example(op):
     found |= {"kind": "layer"} if op == "norm" else {"kind": "last"} if op == "pool" else {}
     found |= {"function": "relu"} if op == "activation" else {}
     found |= {"soft_cap": 0.0} if op == "scores" else {}
-    inputs = ["x"] * (PRIMITIVES[op].inputs or 2)
+    wanted = PRIMITIVES[op].inputs
+    inputs = ["x"] * (2 if wanted is None else wanted)
     return {"op": op, "inputs": inputs, "output": "x", "part": "ffn", **found}
 
 

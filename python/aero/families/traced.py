@@ -1,0 +1,284 @@
+"""A program of `torch.export` as operations, line by line; what has no price is listed.
+
+Reads the program's graph by what its nodes have, so that nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from aero.families.sizes import Described
+from aero.families.traced_nodes import CHOOSING, FREE, line_of, shape_of, word_of
+from aero.families.traced_values import Tensor, Tracing
+
+
+def described_program(program: Any) -> Described:
+    """The operations of a `torch.export.ExportedProgram`, over the shapes that it was traced with.
+
+    Raises:
+        ValueError: shapes that are not numbers, or a program that computes nothing on its inputs.
+    """
+    found = _Program(program)
+    for node in program.graph.nodes:
+        found.take(node)
+    if all(one["op"] == "source" for one, _ in found.placed):
+        raise ValueError("simulate: the program must compute something on its inputs, got none")
+    return Described(
+        found.name or "program", found.operations(), found.rows, 0, found.unpriced(), fixed=True
+    )
+
+
+class _Program(Tracing):
+    """Turns node after node into operations: `_on_softmax` takes a softmax."""
+
+    def take(self, node: Any) -> None:
+        """Adds what a node computes."""
+        self._node = node
+        if node.op == "placeholder":
+            self._tensors[node.name] = self._given(node)
+        elif node.op == "call_function":
+            self._tensors[node.name] = self._called(node, word_of(node))
+            stack = node.meta.get("nn_module_stack") or {}
+            kind = str(next((kind for _, kind in stack.values()), ""))
+            self.name = self.name or kind.split(".")[-1]
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _called(self, node: Any, word: str) -> Tensor:
+        read = [self._tensors[one.name] for one in node.all_input_nodes]
+        values = list(dict.fromkeys(one.value for one in read if one.value))
+        if not values:
+            return Tensor(is_weight=any(one.is_weight for one in read))
+        write: Callable[[Any], Tensor | None] | None = getattr(
+            self, f"_on_{word.lstrip('_')}", None
+        )
+        made = write(node) if write is not None else None
+        if made is None and (word not in FREE or self._chooses_by_secret(node, word)):
+            shape = "x".join(map(str, shape_of(node))) or "one number"
+            self._lacking[word, shape, line_of(node)] += 1
+        return made or self._joined(values)
+
+    def _chooses_by_secret(self, node: Any, word: str) -> bool:
+        """Whether a mask or places, which only public ones leave free, are secret."""
+        if word not in CHOOSING:
+            return False
+        chosen = node.args[CHOOSING[word]]
+        every = chosen if isinstance(chosen, list | tuple) else [chosen]
+        return any(self._tensor(one).value for one in every)
+
+    def _on_embedding(self, node: Any) -> Tensor | None:
+        table, ids = node.args[:2]
+        if not self._tensor(ids).value or self._tensor(table).value:
+            return None
+        rows, width = shape_of(table)
+        count = prod(shape_of(ids))
+        given = self._at(self._tensor(ids).value, count, 1)
+        return self._put("embed", count, width, given, rows=rows, width=width)
+
+    def _on_linear(self, node: Any) -> Tensor | None:
+        return self._product(node, node.args[0], node.args[1])
+
+    def _on_addmm(self, node: Any) -> Tensor | None:
+        return self._product(node, node.args[1], node.args[2])
+
+    def _on_conv2d(self, node: Any) -> Tensor | None:
+        given, weight = node.args[:2]
+        outer, *kernel = shape_of(weight)
+        is_grouped = shape_of(given)[-len(kernel)] != kernel[0]
+        if is_grouped or not self._tensor(weight).is_weight:
+            return None
+        rows = prod(shape_of(node)) // outer
+        near = self._at(self._tensor(given).value, rows, prod(kernel))
+        sizes = {"in": prod(kernel), "out": outer, "transposed": False}
+        return self._put("linear", rows, outer, near, **sizes)
+
+    _on_conv1d = _on_conv3d = _on_conv2d
+
+    def _on_batch_norm(self, node: Any) -> Tensor | None:
+        """A factor for each channel, once training is over."""
+        channels = shape_of(node)[1]
+        if node.args[5]:
+            return None
+        rows = prod(shape_of(node)) // channels
+        value = self._at(self._tensor(node.args[0]).value, rows, channels)
+        return self._put("norm", rows, channels, value, kind="diagonal", width=channels,
+                         epsilon=0.0)  # fmt: skip
+
+    def _on_matmul(self, node: Any) -> Tensor | None:
+        left, right = node.args[:2]
+        if self._tensor(left).value and self._tensor(right).value:
+            return self._of_heads(node, left, right)
+        return self._product(node, left, right)
+
+    _on_mm = _on_bmm = _on_matmul
+
+    def _product(self, node: Any, given: Any, weight: Any) -> Tensor | None:
+        """A value times a weight; None where it is times something public."""
+        if self._tensor(weight).value:
+            given, weight = weight, given
+        if self._tensor(weight).value:
+            return None
+        if not self._tensor(weight).is_weight:
+            self._folded[line_of(node)] += 1
+            return Tensor(self._tensor(given).value)
+        sizes = shape_of(node)
+        outer, total = sizes[-1], prod(sizes)
+        if not self._tensor(node.args[0]).value:  # W x, of columns
+            outer = sizes[-2]
+        inner = prod(shape_of(given)) * outer // total
+        rows = total // outer
+        value = self._at(self._tensor(given).value, rows, inner)
+        sizes_of_it = {"in": inner, "out": outer, "transposed": False}
+        return self._put("linear", rows, outer, value, **sizes_of_it)
+
+    def _of_heads(self, node: Any, left: Any, right: Any) -> Tensor:
+        """Shares times shares, for each of the axes before the last two."""
+        heads, inner = prod(shape_of(node)[:-2]), shape_of(left)[-1]
+        rows, columns = shape_of(node)[-2:]
+        first = self._heads_of(left)
+        sizes = {"heads": heads, "key_heads": heads}
+        if self._sizes[first].made["op"] == "softmax":
+            second = self._at(self._tensor(right).value, inner, columns)
+            return self._put("weighted_sum", rows, columns, first, second, **sizes,
+                             head_dim=columns)  # fmt: skip
+        second = self._at(self._tensor(right).value, columns, inner)
+        return self._scores(first, second, rows, columns, inner, 1.0, sizes)
+
+    def _scores(
+        self, first: str, second: str, rows: int, columns: int, inner: int, scale: float,
+        sizes: dict[str, int],
+    ) -> Tensor:  # fmt: skip
+        plain = {"temperature": False, "per_position": False, "soft_cap": 0.0}
+        return self._put(
+            "scores", rows, columns, first, second, **sizes, head_dim=inner, scale=scale, **plain
+        )
+
+    def _on_scaled_dot_product_attention(self, node: Any) -> Tensor:
+        names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        settings = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
+        queries, keys, values = node.args[:3]
+        (rows, inner), (columns, width) = shape_of(queries)[-2:], shape_of(values)[-2:]
+        sizes = {"heads": prod(shape_of(queries)[:-2]), "key_heads": prod(shape_of(keys)[:-2])}
+        scale = settings.get("scale")
+        scores = self._scores(
+            self._heads_of(queries), self._heads_of(keys), rows, columns, inner,
+            inner**-0.5 if scale is None else float(scale), sizes,
+        )  # fmt: skip
+        mask = settings.get("attn_mask")
+        if mask is not None and self._tensor(mask).value:
+            scores = self._joined([scores.value, self._tensor(mask).value])
+        weights = self._put("softmax", rows, columns, scores.value, heads=sizes["heads"],
+                            causal=bool(settings.get("is_causal", False)), window=0)  # fmt: skip
+        return self._put("weighted_sum", rows, width, weights.value, self._heads_of(values),
+                         **sizes, head_dim=width)  # fmt: skip
+
+    def _on_softmax(self, node: Any) -> Tensor | None:
+        shape = shape_of(node)
+        if node.args[1] not in (-1, len(shape) - 1):
+            return None
+        value = self._tensor(node.args[0]).value
+        heads = prod(shape[:-2])
+        if (self._sizes[value].rows, self._sizes[value].columns) != tuple(shape[-2:]):
+            heads, value = 1, self._rows_of(node.args[0])
+        size = self._sizes[value]
+        return self._put("softmax", size.rows, size.columns, value, heads=heads, causal=False,
+                         window=0)  # fmt: skip
+
+    def _normed(self, node: Any, kind: str, width: int) -> Tensor:
+        rows = prod(shape_of(node.args[0])) // width
+        value = self._at(self._tensor(node.args[0]).value, rows, width)
+        return self._put("norm", rows, width, value, kind=kind, width=width, epsilon=1e-5)
+
+    def _on_layer_norm(self, node: Any) -> Tensor:
+        return self._normed(node, "layer", prod(node.args[1]))
+
+    def _on_rms_norm(self, node: Any) -> Tensor:
+        return self._normed(node, "rms", prod(node.args[1]))
+
+    def _activated(self, node: Any, function: str, slope: float = 0.0) -> Tensor:
+        value = self._rows_of(node.args[0])
+        size = self._sizes[value]
+        return self._put("activation", size.rows, size.columns, value, function=function,
+                         width=size.columns, slope=slope)  # fmt: skip
+
+    def _on_gelu(self, node: Any) -> Tensor:
+        is_tanh = node.kwargs.get("approximate", "none") == "tanh"
+        return self._activated(node, "gelu_tanh" if is_tanh else "gelu_erf")
+
+    def _on_relu(self, node: Any) -> Tensor:
+        return self._activated(node, "relu")
+
+    def _on_leaky_relu(self, node: Any) -> Tensor:
+        return self._activated(node, "leaky_relu", *map(float, node.args[1:2] or (0.01,)))
+
+    def _on_silu(self, node: Any) -> Tensor:
+        return self._activated(node, "silu")
+
+    def _on_tanh(self, node: Any) -> Tensor:
+        return self._activated(node, "tanh")
+
+    def _on_rsqrt(self, node: Any) -> Tensor | None:
+        """Of a mean of squares: that, and the product with what was squared, is an RMSNorm."""
+        value = self._tensor(node.args[0]).value
+        made = self._sizes[value].made
+        if made["op"] != "multiply" or made["inputs"][0] != made["inputs"][1]:
+            return None
+        made |= {"op": "norm", "inputs": made["inputs"][:1], "kind": "rms", "epsilon": 1e-5}
+        self._bare.add(value)
+        return Tensor(value)
+
+    def _is_norm_of(self, norm: str, value: str) -> bool:
+        return norm in self._bare and value in (norm, *self._sizes[norm].made["inputs"])
+
+    def _on_mul(self, node: Any) -> Tensor | None:
+        first, second = node.args[:2]
+        values = [self._tensor(first).value, self._tensor(second).value]
+        if all(values):
+            for norm, other in (values, values[::-1]):
+                if self._is_norm_of(norm, other):
+                    return Tensor(norm)
+            return self._times(node, [first, second])
+        factor, given = (second, first) if self._tensor(first).value else (first, second)
+        return self._scaled(node, given, factor)
+
+    def _on_div(self, node: Any) -> Tensor | None:
+        given, factor = node.args[:2]
+        if not self._tensor(given).value or self._tensor(factor).value:
+            return None
+        return self._scaled(node, given, factor if hasattr(factor, "name") else 1 / factor)
+
+    def _on_pow(self, node: Any) -> Tensor | None:
+        given, power = node.args[:2]
+        if power not in (2, 3):
+            return None
+        square = self._times(node, [given, given])
+        return square if power == 2 else self._times(node, [given, square])
+
+    def _on_square(self, node: Any) -> Tensor:
+        return self._times(node, [node.args[0], node.args[0]])
+
+    def _times(self, node: Any, factors: list[Any]) -> Tensor:
+        shape = shape_of(node)
+        values = [(one if isinstance(one, Tensor) else self._tensor(one)).value for one in factors]
+        rows, width = prod(shape[:-1]), shape[-1] if shape else 1
+        return self._put("multiply", rows, width, *(self._at(one, rows, width) for one in values),
+                         width=width)  # fmt: skip
+
+    def _scaled(self, node: Any, given: Any, factor: Any) -> Tensor:
+        """Times what the server knows, or times public numbers."""
+        value = self._tensor(given).value
+        size = self._sizes[value]
+        if hasattr(factor, "name") and self._tensor(factor).is_weight:
+            if value in self._bare:  # its gain, which the price has
+                return Tensor(value)
+            width = shape_of(node)[-1]
+            value = self._at(value, prod(shape_of(node)) // width, width)
+            return self._put("norm", self._sizes[value].rows, width, value, kind="diagonal",
+                             width=width, epsilon=0.0)  # fmt: skip
+        if size.made["op"] == "scores" and not hasattr(factor, "name"):
+            size.made["scale"] = size.made["scale"] * float(factor)
+            return Tensor(value)
+        self._folded[line_of(node)] += 1
+        return Tensor(value)

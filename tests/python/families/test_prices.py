@@ -1,0 +1,94 @@
+"""Every family has a price on every stack, without code of the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aero import mpc
+
+from .configurations import CONFIGURATIONS, configuration, model_of
+
+STACKS = ("spu-2024", "spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3", "sigma")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    for family in CONFIGURATIONS:
+        made[family] = tmp_path_factory.mktemp(family)
+        (made[family] / "config.json").write_text(json.dumps(configuration(family).to_dict()))
+    return made
+
+
+def test_more_than_twenty_configurations_of_as_many_families_have_a_price(
+    folders: dict[str, Path],
+) -> None:
+    assert len(folders) > 20
+    for stack in STACKS:
+        bytes_of = {
+            family: mpc.simulate(folder, stack=stack).comm_bytes
+            for family, folder in folders.items()
+        }
+        assert all(sent > 0 for sent in bytes_of.values())
+        # Another family is another network: few share a price, as GPT-2 and its likes.
+        assert len({*bytes_of.values()}) > 20
+
+
+@pytest.mark.parametrize("family", ["t5", "vit", "whisper"])
+def test_a_model_costs_what_its_configuration_costs(family: str, folders: dict[str, Path]) -> None:
+    model = model_of(configuration(family))
+    assert all(one.is_meta for one in model.parameters())
+    report = mpc.simulate(model)
+    assert report == mpc.simulate(folders[family])
+    assert not any("priced with the head" in note for note in report.notes)
+
+
+def test_pictures_have_one_length_and_sounds_two() -> None:
+    picture = mpc.simulate(configuration("vit"))
+    # 4 x 4 patches and the row in front; the picture has 20 x 20 pixels of 3 colours.
+    assert picture.sizes["context_length"] == 17
+    assert picture.operations[1].shape == f"16x{5 * 5 * 3}x24"
+    with pytest.raises(ValueError, match="context_length of vit is that of its inputs, 17"):
+        mpc.simulate(configuration("vit"), context_length=16)
+    for length in (4, 9):
+        sound = mpc.simulate(configuration("whisper"), context_length=length)
+        shapes = {one.name: one.shape for one in sound.operations if one.name.startswith("c")}
+        assert shapes["convolution 1"] == f"20x{3 * 7}x24"
+        assert shapes["convolution 2"] == f"10x{3 * 24}x24"
+        assert shapes["cross scores"] == f"4 x {length}x6x10"
+        assert shapes["cross softmax"] == f"{4 * length}x10"
+
+
+def test_an_encoder_reads_as_many_tokens_as_the_decoder_and_says_so() -> None:
+    report = mpc.simulate(configuration("t5"), context_length=7)
+    assert any("reads as many tokens" in note for note in report.notes)
+    found = [one.shape for one in report.operations if one.name == "cross scores"]
+    assert found == ["6 x 7x8x7"] * 3
+    for family in ("t5", "whisper", "vit"):
+        with pytest.raises(ValueError, match="earlier tokens"):
+            mpc.simulate_generation(configuration(family), new_tokens=2)
+
+
+def test_a_head_that_no_family_has_is_said() -> None:
+    config = {**configuration("t5").to_dict(), "architectures": ["T5EncoderModel"]}
+    notes = mpc.simulate(config).notes
+    assert any("T5EncoderModel, priced with the head of its family" in note for note in notes)
+    for entries, words in (
+        ({"feed_forward_proj": "double-relu"}, "feed_forward_proj of t5"),
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj of t5"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            mpc.simulate({**configuration("t5").to_dict(), **entries})
+
+
+def test_an_input_of_no_positions_of_its_own_has_those_of_the_context() -> None:
+    described = {"op": "source", "inputs": [], "output": "x", "positions": 0, "width": 4}
+    linear = {"op": "linear", "inputs": ["x"], "output": "logits", "part": "lm head", "in": 4,
+              "out": 9, "transposed": False}  # fmt: skip
+    network = {"label": "own", "context_length": 6, "vocab_size": 9,
+               "operations": [described, linear]}  # fmt: skip
+    report = mpc.simulate(network)
+    assert [one.shape for one in report.operations if one.kind == "lm head"] == ["6x4x9"]
