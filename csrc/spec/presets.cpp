@@ -59,8 +59,14 @@ constexpr std::array<std::string_view, 9> kLabelFields{"norm",
                                                        "entropy_regularized",
                                                        "shaped_attention"};
 
+// Parts of the names of models of transformers; no label has one.
+constexpr std::array<std::string_view, 20> kFamilies{
+    "bert",    "bloom",  "cohere",  "deepseek",  "falcon",  "gemma",   "gpt",
+    "granite", "llama",  "mistral", "mpt",       "mixtral", "olmo",    "opt",
+    "phi",     "pythia", "qwen",    "starcoder", "smol",    "stablelm"};
+
 // People know presets as the names of networks, also with their owner in front: "openai/gpt2".
-void refuse_size(std::string_view label) {
+void refuse_models(std::string_view label) {
   std::string name(label.substr(label.rfind('/') + 1));
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -69,6 +75,11 @@ void refuse_size(std::string_view label) {
       throw std::invalid_argument("label: expected one such as \"SM+LN+G\", got " + quoted(label) +
                                   ", which is a size; give a label and model=" + quoted(name) +
                                   " (a command: 'SM+LN+G' --model " + name + ")");
+  for (const std::string_view family : kFamilies)
+    if (name.find(family) != std::string::npos)
+      throw std::invalid_argument("label: expected one such as \"SM+LN+G\", got " + quoted(label) +
+                                  ", which names a model; give the folder with its config.json to "
+                                  "`aero cost`, `aero convert` or `aero show`");
 }
 
 }  // namespace
@@ -104,7 +115,7 @@ ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
 
 ArchitectureSpec architecture_from_label(std::string_view label, std::string_view model,
                                          const FieldValues& overrides) {
-  refuse_size(label);
+  refuse_models(label);
   const ArchitectureSpec spec = labelled(preset(model), parse_label(label));
   const auto stated = std::find_if(overrides.begin(), overrides.end(), [](const auto& named) {
     return std::find(kLabelFields.begin(), kLabelFields.end(), named.first) != kLabelFields.end();

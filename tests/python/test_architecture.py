@@ -195,6 +195,9 @@ def test_replace_names_the_field_and_what_is_allowed(fields: dict[str, Any], mes
             'at position 6 (after "SM+LR") expected "(layer)" or "(global)", got the end',
         ),
         ("SM+ScFuFNN", {}, 'nearest valid label: "SM+ScFuFFN"'),
+        ("openai/GPT2", {}, 'which is a size; give a label and model="gpt2"'),
+        ("meta-llama/Llama-3-8B", {}, "which names a model; give the folder with its config.json"),
+        ("SmolLM2-135M", {}, "which names a model; give the folder with its config.json"),
         ("SM_i13", {}, "num_pruned_ffns must be an integer from 0 to num_layers = 12, got 13"),
         (
             "SM",
