@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.records import as_record
+from aero.report.report_file import Spread
 from aero.report.text import duration, with_spread
 from aero.tables import markdown_table
 from benchmarks.paper.finding import VERDICTS
@@ -205,7 +207,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
         return "NaN" if diverged and diverged["maximum"] and STATISTICS[name].is_ratio else "-"
     form = STATISTICS[name].form
     if form == "number":
-        return with_spread(spread, _decimals(name))
+        return with_spread(as_record(spread, Spread, name), _decimals(name))
     text = _formatted(name, spread["mean"])
     deviation = spread["standard_deviation"]
     if form == "percent" and deviation is not None:

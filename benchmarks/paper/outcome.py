@@ -32,6 +32,7 @@ import numpy as np
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.internals.errors import TrainingError
+from aero.internals.records import as_dict
 from aero.internals.run_files import Evaluation
 from aero.report.contents import without_folder
 from aero.report.networks import spread_of
@@ -261,7 +262,7 @@ def _stands(cells: Iterable[Cell], output: str | Path) -> list[dict[str, Any]]:
 def _over_seeds(values: Mapping[int, float]) -> dict[str, Any] | None:
     finite = {seed: value for seed, value in values.items() if math.isfinite(value)}
     found = spread_of(finite.values())
-    return None if found is None else {**found, "seeds": list(finite)}
+    return None if found is None else {**as_dict(found), "seeds": list(finite)}
 
 
 def _change(
@@ -287,7 +288,7 @@ def _training(plan: TargetPlan, runs: Sequence[RunRecord]) -> dict[str, Any]:
         return found
 
     cell = plan.cells[0]
-    corpora = [without_folder(corpus) for corpus in distinct("corpus")]
+    corpora = [as_dict(without_folder(corpus)) for corpus in distinct("corpus")]
     return {
         "seconds": sum(run.info.seconds or 0.0 for run in runs),
         "hardware": distinct("hardware"),

@@ -246,6 +246,7 @@ def report(
         from aero.internals.errors import disk_errors
         from aero.report import write_report
         from aero.report.document import next_steps
+        from aero.report.report_file import read_report
         from aero.report.runs import find_runs
         from aero.report.writing import write_results
 
@@ -256,14 +257,14 @@ def report(
                 runs, folder, title=title, command=command, seed_spread=seed_spread
             )
         if results is not None:
-            write_results(read_json(paths.json), results)
+            write_results(read_report(paths.json), results)
         if as_json:
             _say_json(read_json(paths.json))
             return
         say(paths.summary)
         say(f"\nreport: {paths.html}")
         places = {run.name: str(run) for run in find_runs(runs)}
-        for step, purpose in next_steps(read_json(paths.json), places).items():
+        for step, purpose in next_steps(read_report(paths.json), places).items():
             say(f"next: {step}  # {purpose}")
 
 

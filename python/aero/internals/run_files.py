@@ -22,8 +22,8 @@ Spectra = Sequence[Mapping[str, Number] | None] | None  # by layer, see aero.ana
 Places = list[tuple[Count, Count]]  # layer and head
 
 
-class CorpusRecord(Struct, frozen=True, kw_only=True):
-    """The text of a run."""
+class TextRecord(Struct, frozen=True, kw_only=True):
+    """The text of a run, as a reader elsewhere can use it."""
 
     name: str = ""
     version: str = ""
@@ -32,8 +32,13 @@ class CorpusRecord(Struct, frozen=True, kw_only=True):
     validation_tokens: Count | None = None
     validation_bytes: Count | None = None
     copied_share: float | None = None  # of long validation lines; old splits do not know it
-    folder: str | None = None  # of the token files, on the machine that trained
     remarks: list[str] = []  # what a training leaves out or never uses
+
+
+class CorpusRecord(TextRecord, frozen=True, kw_only=True):
+    """The text of a run, and where it lies."""
+
+    folder: str | None = None  # of the token files, on the machine that trained
 
 
 class Divergence(Struct, frozen=True, kw_only=True):

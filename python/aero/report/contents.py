@@ -3,55 +3,34 @@
 import datetime
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aero import __version__
 from aero.architecture import ArchitectureSpec
-from aero.internals.records import as_dict
-from aero.internals.run_files import CorpusRecord, Evaluated, unequal_evaluations
-from aero.reading import checked, read_json
+from aero.internals.records import as_dict, as_record
+from aero.internals.run_files import CorpusRecord, Evaluated, TextRecord, unequal_evaluations
 from aero.report.comparisons import compare_networks
 from aero.report.networks import Network, describe_network
-from aero.report.run_costs import (
-    describe_costs,
-    gpt2_spec,
-    secret_temperature_bytes,
-    stacks,
-    unchecked_parts,
+from aero.report.report_file import (
+    Made,
+    NetworkEntry,
+    QuotedNetwork,
+    Report,
+    SeedSpread,
+    Training,
+    read_report,
 )
+from aero.report.run_costs import gpt2_spec, secret_temperature_bytes, stacks, unchecked_parts
 from aero.report.runs import RunRecord
 from aero.report.text import gigabytes
-
-FORMAT = 1
-
-_SPREAD = (
-    {"mean": float, "standard_deviation": float | None, "values": [float]},
-    None,
-)
-# The parts that are quoted of the report.json of several seeds.
-_QUOTED = {
-    "format": int,
-    "seeds": [int],
-    "made": {"at": str},
-    "training": {"hardware": [str]},
-    "networks": [
-        {
-            "name": str,
-            "spec": dict,
-            "perplexity": _SPREAD,
-            "bits_per_byte": _SPREAD,
-            "runs": [{"status": str, "ending": str | None, "tokens": int}],
-        }
-    ],
-}
 
 
 def assemble(
     networks: Sequence[Network], *, title: str, command: str | None, seed_spread: Path | None
-) -> dict[str, Any]:
-    """Returns the content of report.json; the schema is in the documentation of `aero.report`.
+) -> Report:
+    """Returns the content of report.json.
 
     Args:
         networks: at least one.
@@ -71,52 +50,44 @@ def assemble(
     )
     if unequal is not None:
         raise ValueError(f"report: {unequal}")
-    entries = [
-        {**describe_network(network), "private_inference": describe_costs(network.spec)}
-        for network in networks
-    ]
-    report: dict[str, Any] = {
-        "format": FORMAT,
-        "title": title,
-        "made": {
-            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "by": f"aero-torch {__version__}, Python {platform.python_version()}",
-            "command": command,
-        },
-        "training": _training(runs),
-        "seeds": sorted({run.info.seed for run in runs}),
-        "stacks": stacks(),
-        "networks": entries,
-        "comparisons": compare_networks(entries),
-        "notes": [
+    entries = [describe_network(network) for network in networks]
+    return Report(
+        title=title,
+        made=Made(
+            at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            by=f"aero-torch {__version__}, Python {platform.python_version()}",
+            command=command,
+        ),
+        training=_training(runs),
+        seeds=sorted({run.info.seed for run in runs}),
+        stacks=stacks(),
+        networks=entries,
+        comparisons=compare_networks(entries),
+        notes=[
             *_training_notes(networks, runs),
             *_temperature_notes(entries),
-            *_cost_notes(networks, entries),
+            *_cost_notes(networks),
         ],
-        "seed_spread": None,
-    }
-    if seed_spread is not None:
-        report["seed_spread"] = _quote(read_seed_spread(seed_spread), seed_spread.name, entries)
-    return report
+        seed_spread=None if seed_spread is None else _quote(seed_spread, entries),
+    )
 
 
-def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
+def _training(runs: Sequence[RunRecord]) -> Training:
     """The settings of the runs, as lists of distinct values in order of appearance."""
     infos = [run.info for run in runs]
-    corpora = [without_folder(info.corpus) for info in infos if info.corpus]
-    return {
-        "seconds": sum(info.seconds or 0.0 for info in infos),
-        "corpora": _distinct(corpora),
-        "versions": _distinct([info.versions for info in infos]),
-        "hardware": _distinct([info.hardware for info in infos]),
-        "commands": _distinct([info.command for info in infos]),
-        "git_commits": _distinct([info.git_commit for info in infos]),
-    }
+    return Training(
+        seconds=sum(info.seconds or 0.0 for info in infos),
+        corpora=_distinct([without_folder(info.corpus) for info in infos if info.corpus]),
+        versions=_distinct([info.versions for info in infos]),
+        hardware=_distinct([info.hardware for info in infos]),
+        commands=_distinct([info.command for info in infos]),
+        git_commits=_distinct([info.git_commit for info in infos]),
+    )
 
 
-def without_folder(corpus: CorpusRecord) -> dict[str, Any]:
+def without_folder(corpus: CorpusRecord) -> TextRecord:
     """Returns what a reader elsewhere can use of a run's record of its corpus."""
-    return {name: value for name, value in as_dict(corpus).items() if name != "folder"}
+    return as_record(as_dict(corpus), TextRecord, "")
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
@@ -200,17 +171,18 @@ def _document_notes(runs: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _temperature_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _temperature_notes(entries: Sequence[NetworkEntry]) -> list[str]:
     """A temperature can cross zero in training; attention then prefers the worst matches."""
     return [
-        f"{entry['name']}: {found['not_positive']} learned temperatures are zero or negative, down "
-        f"to {found['minimum']:.2g}: there attention prefers the keys that match least."
+        f"{entry.name}: {found.not_positive} learned temperatures are zero or negative, down to "
+        f"{math.nan if found.minimum is None else found.minimum:.2g}: there attention prefers the "
+        "keys that match least."
         for entry in entries
-        if (found := entry["temperature"]) and found["not_positive"]
+        if (found := entry.temperature) and found.not_positive
     ]
 
 
-def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _cost_notes(networks: Sequence[Network]) -> list[str]:
     notes = [
         "Bytes are simulated, not measured: sent plus received at one party, two parties, GB = 1e9 "
         "bytes, set-up, embedding, LM head on all tokens and one argmax included.",
@@ -218,8 +190,8 @@ def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]
         "bytes show one LayerNorm more in every row; that column is given too.",
     ]
     added = {
-        entry["name"]: size
-        for network, entry in zip(networks, entries, strict=True)
+        network.name: size
+        for network in networks
         if (gpt2 := gpt2_spec(network.spec))
         and (size := secret_temperature_bytes(gpt2)) is not None
     }
@@ -236,58 +208,52 @@ def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]
     return notes
 
 
-def read_seed_spread(path: str | Path) -> dict[str, Any]:
+def read_seed_spread(path: str | Path) -> Report:
     """Reads the report.json of a run over several seeds.
 
     Raises:
         ValueError: it is missing, damaged, of another format, or of a single seed.
     """
-    path = Path(path)
-    if not path.exists():
+    if not Path(path).exists():
         raise ValueError(f"report: seed_spread {path} is missing")
-    content: dict[str, Any] = read_json(path)
-    if content.get("format") != FORMAT:
-        raise ValueError(f"report: seed_spread {path} must be a report.json of format {FORMAT}")
-    checked(content, {"seeds": [int]}, f"report: seed_spread {path}")
-    if len(content["seeds"]) < 2:
+    report = read_report(path)
+    if len(report.seeds) < 2:
         raise ValueError(
-            f"report: seed_spread {path} must be the report of several seeds, got "
-            f"{content['seeds']}"
+            f"report: seed_spread {path} must be the report of several seeds, got {report.seeds}"
         )
-    return dict(checked(content, _QUOTED, f"report: seed_spread {path}"))
+    return report
 
 
-def _spec(entry: Mapping[str, Any]) -> ArchitectureSpec:
+def _spec(entry: NetworkEntry) -> ArchitectureSpec:
     """The spec, of an older report too, which lacks the fields that came later."""
-    return ArchitectureSpec.from_dict(entry["spec"])
+    return ArchitectureSpec.from_dict(entry.spec)
 
 
-def _quote(
-    other: Mapping[str, Any], source: str, entries: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _quote(path: Path, entries: Sequence[NetworkEntry]) -> SeedSpread:
     """The numbers of a report over several seeds, and whether its networks are the same."""
-    theirs = {entry["name"]: entry for entry in other["networks"]}
-    common = [(entry, theirs[entry["name"]]) for entry in entries if entry["name"] in theirs]
+    other = read_seed_spread(path)
+    theirs = {entry.name: entry for entry in other.networks}
+    common = [(entry, theirs[entry.name]) for entry in entries if entry.name in theirs]
     same = bool(common) and all(
         _spec(own) == _spec(their) and _tokens(own) == _tokens(their) for own, their in common
     )
-    return {
-        "source": source,
-        "seeds": other["seeds"],
-        "made_at": other["made"]["at"],
-        "hardware": other["training"]["hardware"],
-        "same_networks_and_tokens": same,
-        "networks": [
-            {
-                "name": entry["name"],
-                "perplexity": entry["perplexity"],
-                "bits_per_byte": entry["bits_per_byte"],
-                "endings": [run["ending"] for run in entry["runs"] if run["ending"]],
-            }
-            for entry in other["networks"]
+    return SeedSpread(
+        source=path.name,
+        seeds=other.seeds,
+        made_at=other.made.at,
+        hardware=other.training.hardware,
+        same_networks_and_tokens=same,
+        networks=[
+            QuotedNetwork(
+                entry.name,
+                entry.perplexity,
+                entry.bits_per_byte,
+                [run.ending for run in entry.runs if run.ending],
+            )
+            for entry in other.networks
         ],
-    }
+    )
 
 
-def _tokens(entry: Mapping[str, Any]) -> set[int]:
-    return {run["tokens"] for run in entry["runs"] if run["status"] == "finished"}
+def _tokens(entry: NetworkEntry) -> set[int]:
+    return {run.tokens for run in entry.runs if run.status == "finished"}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from aero.internals.records import as_dict
 from aero.report import text
 from aero.report.comparisons import baseline_of
 from aero.report.labels import explained
 from aero.report.picture import Picture
+from aero.report.report_file import NetworkEntry, Report, SeedSpread
 from aero.report.spectra import spectra_table
 from aero.tables import markdown_table, table_lines
-
-Report = Mapping[str, Any]
 
 
 def render_html(report: Report, pictures: Sequence[Picture]) -> str:
@@ -44,22 +43,22 @@ def summary_table(report: Report) -> str:
         quarter (lowest first, of log T), parameters, and GB of one private forward
         pass on the paper's stack, as trained and at GPT-2 size.
     """
-    stack = report["stacks"][0]
+    stack = report.stacks[0]
     columns = (
         "network", "perplexity", "bits/byte", "heads by log T/4 %", "params", "GB", "at GPT-2",
     )  # fmt: skip
     rows = []
-    for entry in report["networks"]:
-        costs = entry["private_inference"]
+    for entry in report.networks:
+        costs = entry.private_inference
         rows.append(
             {
-                "network": entry["name"],
+                "network": entry.name,
                 "perplexity": text.perplexity_cell(entry, places=False),
-                "bits/byte": text.with_spread(entry["bits_per_byte"], 3),
+                "bits/byte": text.with_spread(entry.bits_per_byte, 3),
                 "heads by log T/4 %": text.quarters_cell(entry),
-                "params": text.large_count(entry["parameters"]),
-                "GB": text.gigabytes(costs["trained"][stack]["comm_bytes"]),
-                "at GPT-2": text.gigabytes(costs["gpt2"] and costs["gpt2"][stack]["comm_bytes"]),
+                "params": text.large_count(entry.parameters),
+                "GB": text.gigabytes(costs.trained[stack].comm_bytes),
+                "at GPT-2": text.gigabytes(costs.gpt2[stack].comm_bytes if costs.gpt2 else None),
             }
         )
     lines = table_lines(rows, columns)
@@ -100,20 +99,29 @@ def _render(
         quarters=text.quarters_cell,
         spread=text.with_spread,
     )
-    judged = [entry for entry in report["networks"] if entry["perplexity"]]
     return environment.get_template(template).render(
         report=report,
-        best=min(judged, key=lambda entry: float(entry["perplexity"]["mean"]), default=None),
-        baseline=baseline_of(report["networks"]),
-        samples={e["name"]: e["sample"] for e in report["networks"] if e["sample"]},
+        best=_best(report),
+        corpora=[as_dict(corpus) for corpus in report.training.corpora],
+        baseline=baseline_of(report.networks),
+        samples={e.name: e.sample for e in report.networks if e.sample},
         tables=markdown_tables(report),
         context=context_table(report),
         spectra=spectra_table(report),
-        words=explained(entry["label"] for entry in report["networks"]),
+        words=explained(entry.label for entry in report.networks),
         steps=next_steps(report),
         pictures={picture.name: picture for picture in pictures},
         sources=sources,
     )
+
+
+def _best(report: Report) -> NetworkEntry | None:
+    judged = [
+        (entry.perplexity.mean, place)
+        for place, entry in enumerate(report.networks)
+        if entry.perplexity
+    ]
+    return report.networks[min(judged)[1]] if judged else None
 
 
 def next_steps(report: Report, places: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -123,25 +131,24 @@ def next_steps(report: Report, places: Mapping[str, str] | None = None) -> dict[
         report: content of report.json.
         places: name of a run's folder -> its path; None: as seen from the folder of the runs.
     """
-    judged = [entry for entry in report["networks"] if entry["perplexity"]]
-    if not judged:
+    best = _best(report)
+    if best is None:
         return {}
-    best = min(judged, key=lambda entry: float(entry["perplexity"]["mean"]))
     # Beside the baseline; where that is the best itself, beside the cheapest other.
-    stack = report["stacks"][0]
-    others = [entry for entry in judged if entry is not best and entry["label"] != best["label"]]
+    stack = report.stacks[0]
+    others = [entry for entry in report.networks if entry.perplexity and entry.label != best.label]
     baseline = baseline_of(others) or min(
         others,
-        key=lambda entry: float(entry["private_inference"]["trained"][stack]["comm_bytes"]),
+        key=lambda entry: entry.private_inference.trained[stack].comm_bytes,
         default=None,
     )
     pair = [best] if baseline is None else [baseline, best]
-    runs = [next(run for run in entry["runs"] if not run["ending"])["folder"] for entry in pair]
+    runs = [next(run for run in entry.runs if not run.ending).folder for entry in pair]
     shown = [(places or {}).get(run, run) for run in runs]
     price = ["show"] if baseline is None else ["compare"]
     return {
         shlex.join(["aero", "show", *shown]): "where every head looks, token by token",
-        shlex.join(["aero", "cost", *price, *(entry["label"] for entry in pair)]): (
+        shlex.join(["aero", "cost", *price, *(entry.label for entry in pair)]): (
             "the private cost at GPT-2's size, part by part"
         ),
     }
@@ -156,8 +163,8 @@ def markdown_tables(report: Report) -> dict[str, str]:
         "spectra": _spectra(report),
         "entropies": _entropies(report),
         "costs": _costs(report),
-        "seeds": _seeds(report) if len(report["seeds"]) > 1 else "",
-        "spread": _spread(report["seed_spread"]) if report["seed_spread"] else "",
+        "seeds": _seeds(report) if len(report.seeds) > 1 else "",
+        "spread": _spread(report.seed_spread) if report.seed_spread else "",
     }
 
 
@@ -165,37 +172,37 @@ def _comparisons(report: Report) -> str:
     header = ["network", "against", "of", "difference", "95 % interval", "seeds", "verdict"]
     rows = [
         [
-            row["network"],
-            row["against"],
-            row["quantity"],
-            text.change(row["difference"]),
+            row.network,
+            row.against,
+            row.quantity,
+            text.change(row.difference),
             text.interval_cell(row),
-            str(row["seeds"]),
-            row["verdict"],
+            str(row.seeds),
+            row.verdict,
         ]
-        for row in report["comparisons"]
+        for row in report.comparisons
     ]
     return markdown_table(header, rows, right=range(3, 6)) if rows else ""
 
 
 def _networks(report: Report) -> str:
-    stack = report["stacks"][0]
+    stack = report.stacks[0]
     header = [
         "network", "perplexity", "bits per byte", "parameters", "FLOPs, paper's count",
         "FLOPs, executed", f"GB, {stack}", "nonlinear operations",
     ]  # fmt: skip
     rows = [
         [
-            entry["name"],
+            entry.name,
             text.perplexity_cell(entry),
-            text.with_spread(entry["bits_per_byte"], 3),
-            text.large_count(entry["parameters"]),
-            text.large_count(entry["flops"]["paper"]["total"]),
-            text.large_count(entry["flops"]["executed"]["total"]),
-            text.gigabytes(entry["private_inference"]["trained"][stack]["comm_bytes"]),
-            text.operations(entry["nonlinear_operations"]),
+            text.with_spread(entry.bits_per_byte, 3),
+            text.large_count(entry.parameters),
+            text.large_count(entry.flops.paper.total),
+            text.large_count(entry.flops.executed.total),
+            text.gigabytes(entry.private_inference.trained[stack].comm_bytes),
+            text.operations(entry.nonlinear_operations),
         ]
-        for entry in report["networks"]
+        for entry in report.networks
     ]
     return markdown_table(header, rows, right=range(1, 7))
 
@@ -207,17 +214,17 @@ def _context(report: Report) -> str:
 
 def context_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Returns header and rows of the use of context; no row where no run measured it."""
-    found = {entry["name"]: entry.get("context") for entry in report["networks"]}
+    found = {entry.name: entry.context for entry in report.networks}
     measured = {name: each for name, each in found.items() if each}
     spans = {
-        name: {(part["first"], part["last"]): part["loss"] for part in each["by_position"]}
+        name: {(part.first, part.last): part.loss for part in each.by_position}
         for name, each in measured.items()
     }
     ranges = sorted({span for losses in spans.values() for span in losses})
     header = [f"{first}-{last}" if first < last else str(first) for first, last in ranges]
     rows = []
     for name, each in measured.items():
-        losses = [*map(spans[name].get, ranges), each["repeated"], each["new"]]
+        losses = [*map(spans[name].get, ranges), each.repeated, each.new]
         rows.append([name, *("-" if loss is None else f"{loss:.2f}" for loss in losses)])
     return ["network", *header, "repeated bigrams", "new tokens"], rows
 
@@ -233,41 +240,41 @@ def _entropies(report: Report) -> str:
         "mean / log T", "mean of E / log(i+1)", "collapsed", "overloaded",
     ]  # fmt: skip
     rows = []
-    for entry in report["networks"]:
-        entropy = entry["entropy"]
+    for entry in report.networks:
+        entropy = entry.entropy
         if not entropy:
-            rows.append([entry["name"], "not analysed", *[""] * 5])
+            rows.append([entry.name, "not analysed", *[""] * 5])
             continue
-        broken = f"; NaN: {text.heads(entropy['nan_heads'])}" if entropy["nan_heads"] else ""
+        broken = f"; NaN: {text.heads(entropy.nan_heads)}" if entropy.nan_heads else ""
         rows.append(
             [
-                entry["name"],
+                entry.name,
                 text.quarters_cell(entry),
-                text.significant(entropy["mean"], 3),
-                text.significant(entropy["mean_normalized_context"], 3),
-                text.significant(entropy["mean_normalized_visible"], 3),
-                text.heads(entropy["collapsed_log_context"]) + broken,
-                text.heads(entropy["overloaded_log_context"]),
+                text.significant(entropy.mean, 3),
+                text.significant(entropy.mean_normalized_context, 3),
+                text.significant(entropy.mean_normalized_visible, 3),
+                text.heads(entropy.collapsed_log_context) + broken,
+                text.heads(entropy.overloaded_log_context),
             ]
         )
     return markdown_table(header, rows, right=range(1, 5))
 
 
 def _costs(report: Report) -> str:
-    stacks = report["stacks"]
+    stacks = report.stacks
     header = ["network", *stacks, *(f"GPT-2, {stack}" for stack in stacks)]
     header += [f"GPT-2, {stacks[0]}, one LayerNorm more", "paper"]
     rows = []
-    for entry in report["networks"]:
-        cost = entry["private_inference"]
-        gpt2, paper = cost["gpt2"] or {}, cost["paper"] or {}
+    for entry in report.networks:
+        cost = entry.private_inference
+        gpt2, paper = cost.gpt2 or {}, cost.paper
         rows.append(
             [
-                entry["name"],
-                *(text.gigabytes(cost["trained"][stack]["comm_bytes"]) for stack in stacks),
-                *(text.gigabytes(gpt2.get(stack, {}).get("comm_bytes")) for stack in stacks),
-                text.gigabytes(cost["gpt2_one_more_layernorm"]),
-                str(paper.get("comm_gigabytes") or "-"),
+                entry.name,
+                *(text.gigabytes(cost.trained[stack].comm_bytes) for stack in stacks),
+                *(text.gigabytes(gpt2[stack].comm_bytes if gpt2 else None) for stack in stacks),
+                text.gigabytes(cost.gpt2_one_more_layernorm),
+                str((paper and paper.comm_gigabytes) or "-"),
             ]
         )
     return markdown_table(header, rows, right=range(1, len(header)))
@@ -275,31 +282,30 @@ def _costs(report: Report) -> str:
 
 def _seeds(report: Report) -> str:
     rows = []
-    for entry in report["networks"]:
-        perplexity = entry["perplexity"] or {"minimum": None, "maximum": None}
+    for entry in report.networks:
         rows.append(
             [
-                entry["name"],
-                ", ".join(str(run["seed"]) for run in entry["runs"]),
+                entry.name,
+                ", ".join(str(run.seed) for run in entry.runs),
                 text.perplexity_cell(entry),
-                text.significant(perplexity["minimum"]),
-                text.significant(perplexity["maximum"]),
-                text.with_spread(entry["bits_per_byte"], 3),
+                text.significant(entry.perplexity.minimum if entry.perplexity else None),
+                text.significant(entry.perplexity.maximum if entry.perplexity else None),
+                text.with_spread(entry.bits_per_byte, 3),
             ]
         )
     header = ["network", "seeds", "perplexity", "lowest", "highest", "bits per byte"]
     return markdown_table(header, rows, right=range(2, 6))
 
 
-def _spread(spread: Mapping[str, Any]) -> str:
+def _spread(spread: SeedSpread) -> str:
     rows = [
         [
-            entry["name"],
-            text.with_spread(entry["perplexity"]),
-            text.with_spread(entry["bits_per_byte"], 3),
-            "; ".join(entry["endings"]) or "none",
+            entry.name,
+            text.with_spread(entry.perplexity),
+            text.with_spread(entry.bits_per_byte, 3),
+            "; ".join(entry.endings) or "none",
         ]
-        for entry in spread["networks"]
+        for entry in spread.networks
     ]
     header = ["network", "perplexity", "bits per byte", "unfinished"]
     return markdown_table(header, rows, right=range(1, 3))

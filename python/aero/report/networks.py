@@ -1,7 +1,7 @@
 """Runs of one network over seeds: the numbers of the report's `networks` entries."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,20 @@ import numpy as np
 
 from aero.analysis.spectra import SPECTRA
 from aero.architecture import ArchitectureSpec
-from aero.internals.records import as_dict
-from aero.internals.run_files import Evaluation
+from aero.internals.run_files import Evaluation, PositionLoss, Quarters
+from aero.report.report_file import (
+    ContextUse,
+    EntropyEntry,
+    Flops,
+    MatrixFlops,
+    NetworkEntry,
+    Range,
+    RunEntry,
+    SampleEntry,
+    Spread,
+    TemperatureEntry,
+)
+from aero.report.run_costs import describe_costs
 from aero.report.runs import RunRecord, divergence_text
 
 
@@ -91,100 +103,100 @@ def _distinct_names(specs: Sequence[ArchitectureSpec]) -> list[str]:
     return names
 
 
-def spread_of(values: Iterable[float]) -> dict[str, Any] | None:
+def spread_of(values: Iterable[float]) -> Spread | None:
     """Returns mean and spread of one number per seed; None without a number."""
     numbers = [float(value) for value in values]
     if not numbers:
         return None
-    return {
-        "mean": statistics.fmean(numbers),
+    return Spread(
+        mean=statistics.fmean(numbers),
         # One number has no spread, which is not the same as a spread of zero.
-        "standard_deviation": statistics.stdev(numbers) if len(numbers) > 1 else None,
-        "minimum": min(numbers),
-        "maximum": max(numbers),
-        "values": numbers,
-    }
+        standard_deviation=statistics.stdev(numbers) if len(numbers) > 1 else None,
+        minimum=min(numbers),
+        maximum=max(numbers),
+        values=numbers,
+    )
 
 
-def describe_network(network: Network) -> dict[str, Any]:
-    """Returns one `networks` entry of report.json, without the private-inference part."""
+def describe_network(network: Network) -> NetworkEntry:
+    """Returns one `networks` entry of report.json."""
     spec = network.spec
     judged = [run.evaluation for run in network.runs if run.finished and run.evaluation]
     paper, executed = spec.flops("paper"), spec.flops("executed")
-    return {
-        "name": network.name,
-        "label": spec.label,
-        "way": network.way,
-        "spec": spec.to_dict(),
-        "parameters": spec.parameter_count(),
-        "parameters_in_training": spec.parameter_count(training=True),
-        "flops": {
-            "paper": {"ffn": paper.ffn, "attention": paper.attention, "total": paper.total},
-            "executed": {
-                "ffn": executed.ffn,
-                "attention": executed.attention,
-                "lm_head": executed.lm_head,
-                "total": executed.total,
-            },
-        },
-        "nonlinear_operations": str(spec.nonlinear_operations()),
-        "runs": [_describe_run(run) for run in network.runs],
+    return NetworkEntry(
+        name=network.name,
+        label=spec.label,
+        way=network.way,
+        spec=spec.to_dict(),
+        parameters=spec.parameter_count(),
+        parameters_in_training=spec.parameter_count(training=True),
+        flops=Flops(
+            MatrixFlops(ffn=paper.ffn, attention=paper.attention, total=paper.total),
+            MatrixFlops(
+                ffn=executed.ffn,
+                attention=executed.attention,
+                lm_head=executed.lm_head,
+                total=executed.total,
+            ),
+        ),
+        nonlinear_operations=str(spec.nonlinear_operations()),
+        runs=[_describe_run(run) for run in network.runs],
         **{
             name: spread_of(value for one in judged if (value := getattr(one, name)) is not None)
             for name in ("loss", "perplexity", "bits_per_byte")
         },
-        "context": _describe_context(judged),
-        "entropy": _describe_entropy(network),
-        "ffn_spectra": _describe_spectra(network),
-        "thresholds": _describe_thresholds(network),
-        "temperature": _describe_temperature(network),
-        "sample": _describe_sample(network),
-    }
+        context=_describe_context(judged),
+        entropy=_describe_entropy(network),
+        ffn_spectra=_describe_spectra(network),
+        thresholds=_describe_thresholds(network),
+        temperature=_describe_temperature(network),
+        sample=_describe_sample(network),
+        private_inference=describe_costs(spec),
+    )
 
 
-def _describe_run(run: RunRecord) -> dict[str, Any]:
+def _describe_run(run: RunRecord) -> RunEntry:
     info = run.info
     evaluation = run.evaluation or Evaluation()
-    diverged = info.diverged
-    return {
-        "folder": run.folder.name,
-        "seed": info.seed,
-        "status": info.status,
-        "ending": run.ending,
-        "diverged": diverged and as_dict(diverged),
-        "divergence": divergence_text(diverged) if diverged else None,
-        "skipped_steps": info.skipped_steps,
-        "steps_done": info.steps_done,
-        "steps_total": info.steps_total,
-        "tokens": run.tokens,
-        "seconds": info.seconds,
-        "evaluated": run.evaluation is not None,
-        "windows": run.evaluation and evaluation.windows,
-        "loss": evaluation.loss,
-        "perplexity": evaluation.perplexity,
-        "bits_per_byte": evaluation.bits_per_byte,
-        "documents": evaluation.documents,
-        "perplexity_interval": evaluation.perplexity_interval,
-        "evaluated_tokens": evaluation.tokens,
-        "analyzed": run.analysis is not None,
-    }
+    return RunEntry(
+        folder=run.folder.name,
+        seed=info.seed,
+        status=info.status,
+        ending=run.ending,
+        diverged=info.diverged,
+        divergence=divergence_text(info.diverged) if info.diverged else None,
+        skipped_steps=info.skipped_steps,
+        steps_done=info.steps_done,
+        steps_total=info.steps_total,
+        tokens=run.tokens,
+        seconds=info.seconds,
+        evaluated=run.evaluation is not None,
+        windows=evaluation.windows if run.evaluation else None,
+        loss=evaluation.loss,
+        perplexity=evaluation.perplexity,
+        bits_per_byte=evaluation.bits_per_byte,
+        documents=evaluation.documents,
+        perplexity_interval=evaluation.perplexity_interval,
+        evaluated_tokens=evaluation.tokens,
+        analyzed=run.analysis is not None,
+    )
 
 
-def _describe_context(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
+def _describe_context(evaluations: Sequence[Evaluation]) -> ContextUse | None:
     """Losses by tokens of context and on repeated bigrams, means over seeds."""
     found = [one.context for one in evaluations if one.context is not None]
     if not found:
         return None
     ranges = [(part.first, part.last) for part in found[0].by_position]
     losses = [[part.loss for part in one.by_position] for one in found]
-    return {
-        "by_position": [
-            {"first": first, "last": last, "loss": _mean_of_known(values)}
+    return ContextUse(
+        [
+            PositionLoss(first, last, _mean_of_known(values))
             for (first, last), values in zip(ranges, zip(*losses, strict=True), strict=True)
         ],
-        "repeated": _mean_of_known(one.repeated.loss for one in found),
-        "new": _mean_of_known(one.new.loss for one in found),
-    }
+        repeated=_mean_of_known(one.repeated.loss for one in found),
+        new=_mean_of_known(one.new.loss for one in found),
+    )
 
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
@@ -192,7 +204,18 @@ def _mean_of_known(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _describe_entropy(network: Network) -> dict[str, Any] | None:
+_OF_ONE_SEED = (
+    "max_entropy",
+    "observed_max",
+    "collapsed",
+    "overloaded",
+    "collapsed_log_context",
+    "overloaded_log_context",
+    "nan_heads",
+)
+
+
+def _describe_entropy(network: Network) -> EntropyEntry | None:
     """Quarter shares are means over seeds; named heads are those of the shown run."""
     analysed = [run for run in network.runs if run.finished and run.analysis]
     analyses = [run.analysis.values for run in analysed if run.analysis]
@@ -200,42 +223,33 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
     if shown is None:
         return None
     analyses = analyses or [shown.values]
-    quarters = {
-        reference: np.mean([getattr(one.quarters, reference) for one in analyses], axis=0).tolist()
-        for reference in ("observed_max", "log_context")
-    }
-    means = {
-        name: _finite_mean([getattr(one, source) for one in analyses])
-        for name, source in (
-            ("mean", "head_entropy"),
-            ("mean_normalized_context", "head_entropy_normalized_context"),
-            ("mean_normalized_visible", "head_entropy_normalized_visible"),
-        )
-    }
-    named = (
-        "max_entropy",
-        "observed_max",
-        "collapsed",
-        "overloaded",
-        "collapsed_log_context",
-        "overloaded_log_context",
-        "nan_heads",
+    quarters = Quarters(
+        **{
+            name: np.mean([getattr(one.quarters, name) for one in analyses], axis=0).tolist()
+            for name in Quarters.__struct_fields__
+        }
     )
-    return {
-        **means,
-        "quarters": quarters,
+    return EntropyEntry(
+        mean=_finite_mean([one.head_entropy for one in analyses]),
+        mean_normalized_context=_finite_mean(
+            [one.head_entropy_normalized_context for one in analyses]
+        ),
+        mean_normalized_visible=_finite_mean(
+            [one.head_entropy_normalized_visible for one in analyses]
+        ),
+        quarters=quarters,
         # By seed; JSON's keys are texts.
-        "overloaded_share": {
+        overloaded_share={
             str(run.info.seed): values.quarters.log_context[3]
             for run, values in zip(analysed, analyses, strict=False)
         },
-        "seeds": len(analyses),
-        "seed_of_named_heads": network.shown_run.info.seed,
-        **{name: getattr(shown.values, name) for name in named},
-    }
+        seeds=len(analyses),
+        seed_of_named_heads=network.shown_run.info.seed,
+        **{name: getattr(shown.values, name) for name in _OF_ONE_SEED},
+    )
 
 
-def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] | None:
+def _describe_spectra(network: Network) -> list[Mapping[str, float | None] | None] | None:
     """Means over seeds by layer; None for a layer without activation, or without an analysis."""
     found = [run.analysis.values.ffn_spectra for run in network.runs if run.analysis]
     layers = list(zip(*filter(None, found), strict=True))
@@ -247,40 +261,39 @@ def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] 
     ] or None
 
 
-def _describe_sample(network: Network) -> dict[str, Any] | None:
+def _describe_sample(network: Network) -> SampleEntry | None:
     sample = network.shown_run.sample
-    return None if sample is None else {"text": sample.text, "continuation": sample.continuation}
+    return None if sample is None else SampleEntry(sample.text, sample.continuation)
 
 
-def _describe_thresholds(network: Network) -> dict[str, Any] | None:
+def _describe_thresholds(network: Network) -> Range | None:
     analysis = network.shown_run.analysis
     values = analysis.values.thresholds if analysis else None
     if values is None:
         return None
     thresholds = np.asarray(values, dtype=np.float64)
     finite = thresholds[np.isfinite(thresholds)]
-    return {
-        name: float(statistic(finite)) if finite.size else None
-        for name, statistic in (
-            ("mean", np.mean),
-            ("standard_deviation", np.std),
-            ("minimum", np.min),
-            ("maximum", np.max),
-        )
-    }
+    if not finite.size:
+        return Range(mean=None, standard_deviation=None, minimum=None, maximum=None)
+    return Range(
+        mean=float(finite.mean()),
+        standard_deviation=float(finite.std()),
+        minimum=float(finite.min()),
+        maximum=float(finite.max()),
+    )
 
 
-def _describe_temperature(network: Network) -> dict[str, Any] | None:
+def _describe_temperature(network: Network) -> TemperatureEntry | None:
     analysis = network.shown_run.analysis
     if analysis is None or analysis.values.temperature is None:
         return None
     values, learned = analysis.values.temperature, analysis.arrays.get("temperature")
-    return {
-        "not_positive": None if learned is None else int((learned <= 0).sum()),
-        "minimum": values.minimum,
-        "maximum": values.maximum,
-        "mean": _finite_mean([values.mean_by_head]),
-    }
+    return TemperatureEntry(
+        not_positive=None if learned is None else int((learned <= 0).sum()),
+        minimum=values.minimum,
+        maximum=values.maximum,
+        mean=_finite_mean([values.mean_by_head]),
+    )
 
 
 def _finite_mean(nested: list[Any]) -> float | None:

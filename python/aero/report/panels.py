@@ -29,6 +29,7 @@ from aero.reading import shown
 from aero.report.labels import families, family
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend
+from aero.report.report_file import Report
 from aero.report.text import with_spread
 
 with extra("report"):
@@ -36,7 +37,7 @@ with extra("report"):
     from matplotlib.figure import Figure
 
 
-def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:
+def draw_all(networks: Sequence[Network], report: Report) -> list[Picture]:
     """Returns every figure the runs have data for."""
     with rc_context(FIGURE_STYLE):
         drawn: list[Picture | None] = [
@@ -45,9 +46,9 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
             draw_heat_maps(networks),
             draw_quarters(
                 {
-                    e["name"]: {"log_context": e["entropy"]["quarters"]["log_context"]}
-                    for e in report["networks"]
-                    if e["entropy"]
+                    e.name: {"log_context": e.entropy.quarters.log_context}
+                    for e in report.networks
+                    if e.entropy
                 }
             ),
             draw_layerwise(networks),
@@ -235,11 +236,10 @@ def _temperatures(networks: Sequence[Network]) -> list[Picture]:
     return pictures
 
 
-def _bytes(report: Mapping[str, Any]) -> Picture | None:
-    stack = report["stacks"][0]
+def _bytes(report: Report) -> Picture | None:
+    stack = report.stacks[0]
     parts = {
-        entry["name"]: entry["private_inference"]["trained"][stack]["by_kind"]
-        for entry in report["networks"]
+        entry.name: entry.private_inference.trained[stack].by_kind for entry in report.networks
     }
     figure, (panel,) = figure_grid(1, 1.1 + 0.3 * len(parts), 1)
     plot_bytes_by_kind(parts, axes=panel)
@@ -251,20 +251,21 @@ def _bytes(report: Mapping[str, Any]) -> Picture | None:
     return Picture.of("bytes", figure, caption)
 
 
-def _front(report: Mapping[str, Any]) -> Picture | None:
-    stack = report["stacks"][0]
-    shown = [entry for entry in report["networks"] if entry["perplexity"]]
+def _front(report: Report) -> Picture | None:
+    stack = report.stacks[0]
+    judged = [(entry, entry.perplexity) for entry in report.networks if entry.perplexity]
+    shown, spreads = [entry for entry, _ in judged], [spread for _, spread in judged]
     if len(shown) < 2:
         return None
-    costs = [e["private_inference"]["trained"][stack]["comm_bytes"] / 1e9 for e in shown]
-    groups = [family(entry["spec"]) for entry in shown]
-    order = families(entry["spec"] for entry in report["networks"])
+    costs = [e.private_inference.trained[stack].comm_bytes / 1e9 for e in shown]
+    groups = [family(entry.spec) for entry in shown]
+    order = families(entry.spec for entry in report.networks)
     # Half a page, or a phone: letters as large as the text around them.
     figure = Figure(figsize=(5.4, 4.3), layout="constrained")
     axes = plot_pareto(
         costs,
-        [entry["perplexity"]["values"] for entry in shown],
-        [entry["name"] for entry in shown],
+        [spread.values for spread in spreads],
+        [entry.name for entry in shown],
         series=groups,
         series_order=order,
         named=range(len(shown)),
@@ -277,15 +278,15 @@ def _front(report: Mapping[str, Any]) -> Picture | None:
         if name in groups:
             container.get_children()[0].set_gid(f"points {name}")
             titles[f"points {name}"] = [
-                f"{entry['name']}: perplexity {with_spread(entry['perplexity'])}, {cost:.3g} GB"
+                f"{entry.name}: perplexity {with_spread(entry.perplexity)}, {cost:.3g} GB"
                 for entry, cost, group in zip(shown, costs, groups, strict=True)
                 if group == name
             ]
     shared_legend(figure, axes, 2)
-    means = [entry["perplexity"]["mean"] for entry in shown]
+    means = [spread.mean for spread in spreads]
     best = pareto_front([*zip(costs, means, strict=True)])
-    unbeaten = "those on the dashed line" if len(best) > 1 else shown[best[0]]["name"]
-    several = any(len(entry["perplexity"]["values"]) > 1 for entry in shown)
+    unbeaten = "those on the dashed line" if len(best) > 1 else shown[best[0]].name
+    several = any(len(spread.values) > 1 for spread in spreads)
     points = "mean over seeds, the bar from the best seed to the worst"
     caption = (
         "Perplexity against the bytes of one private pass: "

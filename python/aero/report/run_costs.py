@@ -1,11 +1,10 @@
 """Private-inference bytes of the report's networks, and the paper's numbers for the same labels."""
 
-from typing import Any
-
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.simulation import cheetah_stack_names
 from aero.paper import paper_tables, with_one_more_layernorm
+from aero.report.report_file import PaperRow, PassCost, PrivateInference
 
 # Table 4 of the paper: GPT-2 (small), 12 layers, T = 128.
 GPT2_CONTEXT = 128
@@ -16,25 +15,19 @@ def stacks() -> list[str]:
     return cheetah_stack_names()
 
 
-def describe_costs(trained: ArchitectureSpec) -> dict[str, Any]:
+def describe_costs(trained: ArchitectureSpec) -> PrivateInference:
     """Returns the `private_inference` part of a report.json entry.
 
     Args:
         trained: the network as trained, costed at its own sizes and, by its label, at GPT-2's.
-
-    Returns:
-        {"trained", "gpt2": stack -> {"comm_bytes", "rounds", "seconds" on the
-        paper's test bed, "by_kind"},
-        "gpt2_one_more_layernorm": bytes on the paper's stack, "paper": the paper's row}; the last
-        three are None for a label that GPT-2 or the paper does not have.
     """
     gpt2 = gpt2_spec(trained)
-    return {
-        "trained": {stack: _cost(trained, stack) for stack in stacks()},
-        "gpt2": None if gpt2 is None else {stack: _cost(gpt2, stack) for stack in stacks()},
-        "gpt2_one_more_layernorm": None if gpt2 is None else _one_more_layernorm(gpt2),
-        "paper": _published(trained.label),
-    }
+    return PrivateInference(
+        trained={stack: _cost(trained, stack) for stack in stacks()},
+        gpt2=None if gpt2 is None else {stack: _cost(gpt2, stack) for stack in stacks()},
+        gpt2_one_more_layernorm=None if gpt2 is None else _one_more_layernorm(gpt2),
+        paper=_published(trained.label),
+    )
 
 
 def gpt2_spec(trained: ArchitectureSpec) -> ArchitectureSpec | None:
@@ -71,15 +64,15 @@ def unchecked_parts(specs: list[ArchitectureSpec]) -> list[str]:
     return list(found)
 
 
-def _cost(spec: ArchitectureSpec, stack: str) -> dict[str, Any]:
+def _cost(spec: ArchitectureSpec, stack: str) -> PassCost:
     report = mpc.simulate(spec, stack=stack)
     kinds = {kind: float(cost.comm_bytes) for kind, cost in report.by_kind.items()}
-    return {
-        "comm_bytes": float(report.comm_bytes),
-        "rounds": int(report.rounds),
-        "seconds": report.latency().seconds,
-        "by_kind": {kind: value for kind, value in kinds.items() if value > 0},
-    }
+    return PassCost(
+        comm_bytes=float(report.comm_bytes),
+        rounds=int(report.rounds),
+        seconds=report.latency().seconds,
+        by_kind={kind: value for kind, value in kinds.items() if value > 0},
+    )
 
 
 def _one_more_layernorm(gpt2: ArchitectureSpec) -> float | None:
@@ -89,7 +82,7 @@ def _one_more_layernorm(gpt2: ArchitectureSpec) -> float | None:
     return with_one_more_layernorm(mpc.simulate(gpt2, stack=stacks()[0]))
 
 
-def _published(label: str) -> dict[str, Any] | None:
+def _published(label: str) -> PaperRow | None:
     """The paper's row for a label: perplexity, GB and minutes of GPT-2 (small) at T = 128."""
     rows = [
         row
@@ -102,10 +95,10 @@ def _published(label: str) -> dict[str, Any] | None:
     if not rows:
         return None
     row = rows[0]
-    return {
-        "table": row["table"],
-        "perplexity": row.get("perplexity"),
-        "diverged": bool(row.get("diverged")),
-        "comm_gigabytes": row.get("comm_gb"),
-        "latency_minutes": row.get("latency_minutes"),
-    }
+    return PaperRow(
+        table=row["table"],
+        perplexity=row.get("perplexity"),
+        diverged=bool(row.get("diverged")),
+        comm_gigabytes=row.get("comm_gb"),
+        latency_minutes=row.get("latency_minutes"),
+    )

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from typing import Any
 
 from aero.analysis.spectra import SPECTRA
+from aero.report.report_file import Report
 
 _HEADER = (
     "network", "SE before", "PR before", "EEE before", "SE after", "PR after", "EEE after", "JS",
 )  # fmt: skip
 
 
-def spectra_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def spectra_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Returns header and rows, means over the layers; no row for networks without activations."""
     rows = []
-    for entry in report["networks"]:
-        layers = [layer for layer in entry.get("ffn_spectra") or () if layer is not None]
+    for entry in report.networks:
+        layers = [layer for layer in entry.ffn_spectra or () if layer is not None]
         if layers:
-            rows.append(
-                [entry["name"], *(_mean([each[name] for each in layers]) for name in SPECTRA)]
-            )
+            rows.append([entry.name, *(_mean([each[name] for each in layers]) for name in SPECTRA)])
     return [*_HEADER], rows
 
 

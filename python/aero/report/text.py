@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+
+from aero.report.report_file import ComparisonEntry, NetworkEntry, Spread
 
 
 def significant(value: float | None, digits: int = 4) -> str:
@@ -19,12 +20,12 @@ def significant(value: float | None, digits: int = 4) -> str:
     return f"{value:.{max(decimals, 0)}f}"
 
 
-def with_spread(spread: Mapping[str, Any] | None, decimals: int = 2) -> str:
+def with_spread(spread: Spread | None, decimals: int = 2) -> str:
     """Returns "mean ± standard deviation", the mean alone for one seed, "-" for none."""
     if spread is None:
         return "-"
-    mean = f"{spread['mean']:.{decimals}f}"
-    deviation = spread["standard_deviation"]
+    mean = f"{spread.mean:.{decimals}f}"
+    deviation = spread.standard_deviation
     return mean if deviation is None else f"{mean} ± {deviation:.{decimals}f}"
 
 
@@ -48,11 +49,11 @@ def change(fraction: float | None) -> str:
     return "-" if fraction is None else f"{100 * fraction:+.1f} %"
 
 
-def interval_cell(row: Mapping[str, Any]) -> str:
+def interval_cell(row: ComparisonEntry) -> str:
     """Returns the ends of a comparison's interval; "-" where it has none."""
-    if row["low"] is None or row["high"] is None:
+    if row.low is None or row.high is None:
         return "-"
-    return f"{change(row['low'])} to {change(row['high'])}"
+    return f"{change(row.low)} to {change(row.high)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -72,7 +73,7 @@ def operations(text: str) -> str:
     return ", ".join(f"{symbol} {count} of {shape}" for symbol, count, shape in parts)
 
 
-def heads(pairs: list[list[int]] | None, most: int = 12) -> str:
+def heads(pairs: Sequence[tuple[int, int]] | None, most: int = 12) -> str:
     """Returns [layer, head] pairs as "L0 H1, H2; L3 H0", at most `most` heads; "none" for none."""
     if not pairs:
         return "none"
@@ -83,27 +84,25 @@ def heads(pairs: list[list[int]] | None, most: int = 12) -> str:
     return text + (f" and {len(pairs) - most} more" if len(pairs) > most else "")
 
 
-def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
+def perplexity_cell(entry: NetworkEntry, *, places: bool = True) -> str:
     """Returns perplexity with its spread, or how the runs ended, or that nothing was evaluated.
 
     Without `places`, layer and head of a NaN are left out.
     """
-    endings = list(dict.fromkeys(run["ending"] for run in entry["runs"] if run["ending"]))
+    endings = list(dict.fromkeys(run.ending for run in entry.runs if run.ending))
     if not places:
         endings = [ending.split(" (")[0] for ending in endings]
-    if entry["perplexity"] is None:
-        evaluated = any(run["evaluated"] for run in entry["runs"])
+    if entry.perplexity is None:
+        evaluated = any(run.evaluated for run in entry.runs)
         return "; ".join(endings) or ("not finite" if evaluated else "not evaluated")
-    cell = with_spread(entry["perplexity"])
-    finished = len(entry["perplexity"]["values"])
-    return cell + (
-        f" ({finished} of {len(entry['runs'])}; {'; '.join(endings)})" if endings else ""
-    )
+    cell = with_spread(entry.perplexity)
+    finished = len(entry.perplexity.values)
+    return cell + (f" ({finished} of {len(entry.runs)}; {'; '.join(endings)})" if endings else "")
 
 
-def quarters_cell(entry: Mapping[str, Any]) -> str:
+def quarters_cell(entry: NetworkEntry) -> str:
     """Returns the shares of heads per quarter of log T in per cent, lowest first."""
-    if not entry["entropy"]:
+    if not entry.entropy:
         return "-"
-    shares = entry["entropy"]["quarters"]["log_context"]
+    shares = entry.entropy.quarters.log_context
     return " / ".join(f"{100 * share:.0f}" for share in shares)

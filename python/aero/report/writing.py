@@ -1,15 +1,16 @@
 """Writes a report of runs, and its numbers as a results file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically
+from aero.internals.records import record_bytes
 from aero.report.contents import assemble
 from aero.report.document import render_html, render_markdown, summary_table
 from aero.report.networks import group_runs
 from aero.report.panels import draw_all
+from aero.report.report_file import Report
 from aero.report.runs import find_runs, read_run
 
 
@@ -20,7 +21,7 @@ class ReportPaths:
     Attributes:
         html: the self-contained page.
         markdown: the same as text, with links to the figures.
-        json: all numbers; the schema is in the documentation of `aero.report`.
+        json: all numbers; the schema is `aero.report.report_file`.
         figures: SVG files.
         summary: the terminal table.
     """
@@ -79,7 +80,7 @@ def write_report(
         stale.unlink()
     write_bytes_atomically(output / "report.html", render_html(report, pictures).encode())
     write_bytes_atomically(output / "report.md", render_markdown(report, pictures).encode())
-    write_json_atomically(output / "report.json", report)
+    write_bytes_atomically(output / "report.json", record_bytes(report))
     return ReportPaths(
         html=output / "report.html",
         markdown=output / "report.md",
@@ -89,13 +90,13 @@ def write_report(
     )
 
 
-def write_results(report: Mapping[str, Any], stem: str | Path) -> tuple[Path, Path]:
+def write_results(report: Report, stem: str | Path) -> tuple[Path, Path]:
     """Writes a report's numbers and text, without figures, to STEM.json and STEM.md.
 
     `seed_spread` quotes a results file over several seeds that is under version control.
 
     Args:
-        report: content of a report.json.
+        report: its content.
         stem: path without ending; its folder must exist.
 
     Returns:
@@ -106,5 +107,5 @@ def write_results(report: Mapping[str, Any], stem: str | Path) -> tuple[Path, Pa
     """
     json_path, markdown_path = Path(f"{stem}.json"), Path(f"{stem}.md")
     write_bytes_atomically(markdown_path, render_markdown(report).encode())
-    write_json_atomically(json_path, report)
+    write_bytes_atomically(json_path, record_bytes(report))
     return json_path, markdown_path

@@ -9,7 +9,10 @@ from matplotlib.figure import Figure
 from aero.architecture import ArchitectureSpec
 from aero.report import panels, picture
 from aero.report.networks import group_runs
+from aero.report.report_file import Made, PassCost, Report, Training
 from aero.report.runs import read_run
+
+from .test_comparisons import entry
 
 
 @pytest.mark.parametrize("draw", [panels.draw_heat_maps, panels.draw_thresholds])
@@ -31,37 +34,37 @@ def test_the_words_at_the_colour_bar_are_not_cut_off(
     assert figure.bbox.x0 <= words.x0 and words.x1 <= figure.bbox.x1
 
 
+def caption_of_the_front(**networks):
+    """Of labels -> perplexities and the GB of a pass."""
+    entries = [
+        entry(
+            label,
+            perplexities,
+            ArchitectureSpec.from_label(label, model="mini").to_dict(),
+            costs={"spu-2024": PassCost(gigabytes * 1e9, 1, 1.0, {})},
+        )
+        for label, (perplexities, gigabytes) in networks.items()
+    ]
+    report = Report(
+        made=Made("now"),
+        training=Training(hardware=[]),
+        seeds=[1],
+        stacks=["spu-2024"],
+        networks=entries,
+    )
+    return panels._front(report).caption
+
+
 @pytest.mark.parametrize(("dear", "unbeaten"), [(60.0, "SM"), (50.0, "those on the dashed line")])
 def test_the_caption_of_the_front_names_what_no_other_network_beats(dear, unbeaten):
-    networks = [
-        {
-            "name": name,
-            "spec": ArchitectureSpec.from_label(name, model="mini").to_dict(),
-            "perplexity": {"values": [perplexity], "mean": perplexity, "standard_deviation": None},
-            "private_inference": {"trained": {"spu-2024": {"comm_bytes": gigabytes * 1e9}}},
-        }
-        for name, perplexity, gigabytes in (("SM+LN+G", dear, 2.5), ("SM", 55.0, 0.9))
-    ]
-    drawn = panels._front({"stacks": ["spu-2024"], "networks": networks})
-    assert drawn.caption.endswith(f"No other network here beats {unbeaten} in both.")
+    caption = caption_of_the_front(**{"SM+LN+G": ([dear], 2.5), "SM": ([55.0], 0.9)})
+    assert caption.endswith(f"No other network here beats {unbeaten} in both.")
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_caption_of_the_front_speaks_of_seeds_and_bars_only_where_there_are_any(seeds):
-    networks = [
-        {
-            "name": name,
-            "spec": ArchitectureSpec.from_label(name, model="mini").to_dict(),
-            "perplexity": {
-                "values": [50.0, 51.0][:seeds],
-                "mean": 50.0,
-                "standard_deviation": None,
-            },
-            "private_inference": {"trained": {"spu-2024": {"comm_bytes": gigabytes * 1e9}}},
-        }
-        for name, gigabytes in (("SM+LN+G", 2.5), ("SM", 0.9))
-    ]
-    caption = panels._front({"stacks": ["spu-2024"], "networks": networks}).caption
+    perplexities = [50.0, 51.0][:seeds]
+    caption = caption_of_the_front(**{"SM+LN+G": (perplexities, 2.5), "SM": (perplexities, 0.9)})
     assert ("seed" in caption, "bar" in caption) == (seeds > 1, seeds > 1)
 
 

@@ -16,6 +16,7 @@ from aero.mpc.simulation import cheetah_stack_names
 from aero.report import write_report
 from aero.report.contents import read_seed_spread
 from aero.report.document import next_steps, summary_table
+from aero.report.report_file import read_report
 from aero.report.writing import write_results
 
 from .conftest import content_of, network
@@ -138,7 +139,7 @@ def test_comparisons_cover_the_penalty_its_overload_and_folding(demo):
 
 def test_the_summary_fits_a_terminal_and_has_a_line_per_network(demo, three_seeds):
     for paths in (demo, three_seeds):
-        assert paths.summary == summary_table(content_of(paths))
+        assert paths.summary == summary_table(read_report(paths.json))
         assert max(map(len, paths.summary.splitlines())) <= 100
     line = next(line for line in demo.summary.splitlines() if line.startswith("EReg("))
     costs = network(demo, "EReg(SM(t)+ScFuFFN)")["private_inference"]
@@ -255,7 +256,7 @@ def test_the_report_ends_with_commands_that_can_be_typed(demo):
     end = text[text.index("What to do next") :]
     assert "<h2>" not in end and show in end and compare in end
     assert show in demo.markdown.read_text(encoding="utf-8")
-    steps = next_steps(content_of(demo), {"sm-fn-r-seed1": "runs/my runs/sm-fn-r-seed1"})
+    steps = next_steps(read_report(demo.json), {"sm-fn-r-seed1": "runs/my runs/sm-fn-r-seed1"})
     assert [*steps] == ["aero show sm-ln-g-seed1 'runs/my runs/sm-fn-r-seed1'", compare]
     done = CliRunner().invoke(app, compare.split()[1:])
     assert done.exit_code == 0, done.output
@@ -263,7 +264,7 @@ def test_the_report_ends_with_commands_that_can_be_typed(demo):
 
 def test_a_network_alone_is_shown_and_priced_alone(make_run, tmp_path, no_figures):
     paths = write_report([make_run("SM+ScFuFFN")], tmp_path / "report")
-    assert [*next_steps(content_of(paths))] == [
+    assert [*next_steps(read_report(paths.json))] == [
         "aero show sm-scfuffn-seed1",
         "aero cost show SM+ScFuFFN",
     ]
@@ -295,9 +296,10 @@ def test_drawing_leaves_matplotlibs_settings_alone(demo):
 
 
 def test_a_results_file_stands_alone_and_can_be_quoted(three_seeds, tmp_path):
-    json_path, markdown_path = write_results(content_of(three_seeds), tmp_path / "demo_box_202601")
+    report = read_report(three_seeds.json)
+    json_path, markdown_path = write_results(report, tmp_path / "demo_box_202601")
     assert json_path.name == "demo_box_202601.json"
-    assert read_seed_spread(json_path) == content_of(three_seeds)
+    assert read_seed_spread(json_path) == report
     markdown = markdown_path.read_text(encoding="utf-8")
     assert "12.30 ± 0.10" in markdown
     assert "![" not in markdown

@@ -1,21 +1,27 @@
 """What a report says of runs that lack something, ended early or do not compare."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from aero.report import write_report
 from aero.report.contents import _temperature_notes
+from aero.report.report_file import TemperatureEntry, read_report
 
 from .conftest import content_of, network
+from .test_comparisons import entry
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_temperatures_at_or_below_zero_are_noted():
-    entry = {"name": "A", "temperature": {"not_positive": 4, "minimum": -0.0021}}
-    (note,) = _temperature_notes([entry])
+    def noted(temperature):
+        return _temperature_notes([entry("A", (12.2,), temperature=temperature)])
+
+    (note,) = noted(TemperatureEntry(not_positive=4, minimum=-0.0021))
     assert "4 learned temperatures are zero or negative, down to -0.0021" in note
-    entry["temperature"]["not_positive"] = 0
-    assert _temperature_notes([entry, {"name": "B", "temperature": None}]) == []
+    assert noted(TemperatureEntry(not_positive=0, minimum=0.1)) == noted(None) == []
 
 
 def test_a_spread_over_other_networks_is_marked(make_run, tmp_path, three_seeds, no_figures):
@@ -28,8 +34,8 @@ def test_a_spread_from_before_there_were_convolutions_is_of_the_same_networks(
     make_run, tmp_path, three_seeds, no_figures
 ):
     older = json.loads(three_seeds.json.read_text(encoding="utf-8"))
-    for entry in older["networks"]:
-        del entry["spec"]["convolution"], entry["spec"]["convolution_taps"]
+    for one in older["networks"]:
+        del one["spec"]["convolution"], one["spec"]["convolution_taps"]
     path = tmp_path / "older.json"
     path.write_text(json.dumps(older))
     paths = write_report([make_run("SM+ScFuFFN")], tmp_path / "report", seed_spread=path)
@@ -42,7 +48,7 @@ def test_a_spread_from_before_there_were_convolutions_is_of_the_same_networks(
         (None, "is missing"),
         ("{", "expected valid JSON"),
         ('{"format": 7}', "must be a report.json of format 1"),
-        ('{"format": 1, "seeds": [1]}', r"must be the report of several seeds, got \[1\]"),
+        ('{"format": 1}', "expected an entry made, got none"),
     ],
 )
 def test_a_spread_that_is_none_is_refused(make_run, tmp_path, no_figures, content, message):
@@ -52,6 +58,29 @@ def test_a_spread_that_is_none_is_refused(make_run, tmp_path, no_figures, conten
     with pytest.raises(ValueError, match=message):
         write_report([make_run("SM+ScFuFFN")], tmp_path / "report", seed_spread=path)
     assert not (tmp_path / "report").exists()
+
+
+def test_a_report_of_one_seed_is_no_spread(make_run, tmp_path, no_figures):
+    run = make_run("SM+ScFuFFN")
+    single = write_report([run], tmp_path / "single")
+    with pytest.raises(ValueError, match=r"must be the report of several seeds, got \[1\]"):
+        write_report([run], tmp_path / "report", seed_spread=single.json)
+
+
+def test_reports_of_earlier_versions_are_read_and_damaged_ones_say_where(tmp_path):
+    (committed,) = (ROOT / "benchmarks" / "results").glob("demo_*.json")
+    content = json.loads(committed.read_text(encoding="utf-8"))
+    assert "findings" in content and "comparisons" not in content  # of before comparisons
+    report = read_report(committed)
+    assert [one.perplexity.mean for one in report.networks] == [
+        one["perplexity"]["mean"] for one in content["networks"]
+    ]
+    assert report.comparisons == [] and len(report.notes) == len(content["notes"])
+    content["networks"][1]["runs"][0]["seed"] = "one"
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"networks\[1\]\.runs\[0\]\.seed: expected int, got str"):
+        read_report(path)
 
 
 def test_missing_pieces_are_marked_and_named(make_run, tmp_path):

@@ -3,8 +3,19 @@
 import pytest
 
 from aero.report import text
+from aero.report.report_file import ComparisonEntry, Spread
 
 HEADS = [[0, 1], [0, 2], [3, 0]]
+COMPARED = ComparisonEntry(
+    network="A",
+    against="B",
+    quantity="perplexity",
+    difference=-0.1,
+    low=-0.5,
+    high=0.25,
+    seeds=2,
+    verdict="undecided",
+)
 
 
 @pytest.mark.parametrize(
@@ -15,8 +26,8 @@ HEADS = [[0, 1], [0, 2], [3, 0]]
         (text.significant(0.012345, 3), "0.0123"),
         (text.significant(0.0), "0"),
         (text.significant(None), "-"),
-        (text.with_spread({"mean": 9.05, "standard_deviation": 0.07}), "9.05 ± 0.07"),
-        (text.with_spread({"mean": 9.05, "standard_deviation": None}), "9.05"),
+        (text.with_spread(Spread(mean=9.05, standard_deviation=0.07, values=[])), "9.05 ± 0.07"),
+        (text.with_spread(Spread(mean=9.05, standard_deviation=None, values=[])), "9.05"),
         (text.with_spread(None), "-"),
         (text.gigabytes(6.34e9), "6.34"),
         (text.gigabytes(None), "-"),
@@ -26,7 +37,7 @@ HEADS = [[0, 1], [0, 2], [3, 0]]
         (text.large_count(None), "-"),
         (text.change(0.2541), "+25.4 %"),
         (text.change(None), "-"),
-        (text.interval_cell({"low": -0.5, "high": 0.25}), "-50.0 % to +25.0 %"),
+        (text.interval_cell(COMPARED), "-50.0 % to +25.0 %"),
         (text.duration(3725), "1 h 2 min"),
         (text.duration(62), "1 min 2 s"),
         (text.duration(42.3), "42 s"),

@@ -171,7 +171,7 @@ def test_what_is_left_out_is_said_at_the_start_in_a_dry_run_and_in_the_report(
     assert remarks_of([forecast([other], cache_dir=tmp_path / "cache")])[1:] == remarks
     notes = assemble(
         group_runs([read_run(run.folder.path)]), title="", command=None, seed_spread=None
-    )["notes"]
+    ).notes
     for remark in remarks:
         assert any(remark.removeprefix("data: ") in note for note in notes)
 
