@@ -74,7 +74,7 @@ def _told(
 def _pairs(
     networks: Sequence[NetworkEntry],
 ) -> Iterator[tuple[Quantity, NetworkEntry, NetworkEntry]]:
-    """The pairs: with or without the penalty or the foldable norm, another way or from nothing."""
+    """The pairs: with or without penalty, foldable norm or convolution, another way or none."""
     for entry in networks:
         spec = entry.spec
         if spec["entropy_regularized"]:
@@ -85,6 +85,9 @@ def _pairs(
         others = [
             _twin(networks, entry, norm="none", final_norm="none")
             if str(spec["norm"]).startswith("foldable")
+            else None,
+            _twin(networks, entry, convolution="none", convolution_taps=1)
+            if spec["convolution"] != "none"
             else None,
             _twin(networks, changed(entry, way="")) if entry.way else None,
         ]

@@ -24,6 +24,8 @@ PLAIN_SPEC = {
     "temperature": "none",
     "entropy_regularized": False,
     "shaped_attention": False,
+    "convolution": "none",
+    "convolution_taps": 1,
 }
 
 
@@ -158,6 +160,15 @@ def test_foldable_norm_is_compared_with_none():
     found = the(compare_networks([plain(PLAIN), folded((9.0, 9.1, 9.0))]))
     assert (found.network, found.verdict) == ("SM+FN+ScFuFFN", "lower")
     assert the(compare_networks([plain(PLAIN), folded(WORSE)])).verdict == "higher"
+
+
+def test_a_convolution_is_compared_with_none():
+    shifted = entry(
+        "SM+ScFuFFN+S4", (9.0, 9.1, 9.0), {"convolution": "token_shift", "convolution_taps": 4}
+    )
+    found = the(compare_networks([plain(PLAIN), shifted]))
+    assert (found.network, found.against) == ("SM+ScFuFFN+S4", "SM+ScFuFFN")
+    assert found.verdict == "lower"
 
 
 def test_spread_is_the_sample_standard_deviation_and_none_for_one_seed():
