@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -151,9 +151,10 @@ def _check_files(folder: Path) -> None:
             shapes = [stored.get_slice(name).get_shape() for name in stored.keys()]  # noqa: SIM118
         tensors += len(shapes)
         widest = max([widest, *(size for shape in shapes for size in shape)])
+    widths = [name for name in _WIDTHS if name != "hidden_width" or _has_hidden_weights(config)]
     for names, most, what in (
         (_LAYERS, tensors, "the weights' number of tensors"),
-        (_WIDTHS, widest, "the weights' largest size"),
+        (widths, widest, "the weights' largest size"),
     ):
         for name in names:
             if files and (config.get(name) or 0) > most:
@@ -161,6 +162,15 @@ def _check_files(folder: Path) -> None:
                     f"{printable(str(folder / 'config.json'))}: {name}: expected at most {most}, "
                     f"{what}, got {config[name]}"
                 )
+
+
+def _has_hidden_weights(config: Mapping[str, Any]) -> bool:
+    """Whether a network of ours makes weights of its hidden width: not of FFNs that it lost."""
+    if config.get("annealed_from") is not None:  # still has those that it will lose
+        return True
+    pruned = config.get("num_pruned_ffns")
+    all_pruned = pruned is not None and pruned == config.get("num_layers")
+    return config.get("ffn") not in ("fused", "scaled_fused") and not all_pruned
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from aero.fixed_point import Approximations
 from aero.internals.errors import TrainingError
-from aero.models import AeroForCausalLM
+from aero.models import AeroConfig, AeroForCausalLM
 from aero.saved import loading
 from aero.train.distillation import Distillation, distillation_loss
 from aero.train.runs import fixed_point_evaluation
@@ -206,6 +206,23 @@ def test_files_that_cannot_be_a_network_are_told(tmp_path):
     with pytest.raises(TrainingError) as error:
         loading.load_saved_network(tmp_path)
     assert_told(error, tmp_path / "b.bin", "safetensors", "pickle", "save_pretrained")
+
+
+@pytest.mark.parametrize("label", ["SM+ScFuFFN", "EReg(SM(t)+ScFuFFN)", "SM_i2"])
+def test_a_width_that_no_ffn_has_is_held_to_no_weight(label, tmp_path):
+    # 3 C = 96 is the largest size in the weights; the FFNs that were fused or pruned had 128.
+    sizes = {"vocab_size": 40, "context_length": 16}
+    AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **sizes)).save_pretrained(tmp_path)
+    assert isinstance(loading.load_saved_network(tmp_path), AeroForCausalLM)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for changed in (
+        {"ffn": "gelu", "num_pruned_ffns": 0, "pruned_ffn_layers": None},
+        {"width": 97},
+    ):
+        path.write_text(json.dumps({**config, **changed}))
+        with pytest.raises(TrainingError, match="expected at most 96"):
+            loading.load_saved_network(tmp_path)
 
 
 def test_what_a_damaged_checkpoint_says_is_one_line():
