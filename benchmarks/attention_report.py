@@ -53,7 +53,7 @@ class Case:
         return self.batch * self.heads * queries * sum((n + 3) // 4 * 4 for n in seen)
 
     def flops(self, lanes: int) -> int:
-        """Of the products: q k and P v; backward the scores again, dP, dV, dK and dQ."""
+        """FLOPs of the products: q k and P v; backward the scores again, dP, dV, dK and dQ."""
         # Queries in the lanes of vectors; head columns there, and few queries together.
         in_lanes, in_groups = self.scores(lanes), self.scores(4 if self.head_dim > 32 else 8)
         products = 3 * in_lanes + 4 * in_groups if self.backward else in_lanes + in_groups

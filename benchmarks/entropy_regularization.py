@@ -22,7 +22,7 @@ paper's listing over layers and heads."""
 
 
 def penalty(entropies: Tensor, thresholds: Tensor, largest: float, reduction: str) -> Tensor:
-    """Of [..., H, B, T] entropies and [..., H] thresholds: the mean over everything in front."""
+    """The mean over everything in front of [..., H, B, T] entropies and [..., H] thresholds."""
     if reduction == "query_mean":
         entropies = entropies.mean(dim=-1, keepdim=True)
     deviation = entropies - thresholds[..., None, None] * largest

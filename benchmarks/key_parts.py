@@ -21,12 +21,12 @@ THREADS, HEADS, KEYS = 2, (1, 3, 5), (1024, 4096)
 
 
 def parts_of(heads: int, keys: int) -> int:
-    """As kernels/cpu/attention_entropy.cpp chooses them: four items to a thread, 256 keys each."""
+    """The choice of kernels/cpu/attention_entropy.cpp: four items to a thread, 256 keys each."""
     return max(1, min(-(-4 * THREADS // heads), keys // 256))
 
 
 def measured(dtype: str, heads: int, keys: int, rounds: int) -> tuple[Timing, Timing]:
-    """With whole keys and in parts."""
+    """Times with whole keys and in parts."""
     program = compiled(Path(__file__).with_suffix(".cpp"), "key_parts")
     numbers = (heads, keys, parts_of(heads, keys), rounds)
     run = subprocess.run(

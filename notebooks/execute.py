@@ -51,7 +51,7 @@ def execute(source: Path, working_directory: Path) -> Any:
 
 
 def is_progress(output: Any) -> bool:
-    """Whether an output only says how far the work is."""
+    """True if an output only says how far the work is."""
     if output.output_type != "stream" or output.name != "stderr":
         return False
     return all(PROGRESS.search(line) for line in re.split(r"[\r\n]", output.text))

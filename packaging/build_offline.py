@@ -169,7 +169,7 @@ def put_together() -> None:
 
 
 def can_be_loaded() -> bool:
-    """Whether this machine can run what another one has built."""
+    """True if this machine can run what another one has built."""
     script = "import sys, aero.ops, aero._core; sys.exit(not aero.__file__.startswith(sys.argv[1]))"
     folders = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}

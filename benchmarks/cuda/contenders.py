@@ -45,12 +45,12 @@ class Shape:
 
     @property
     def element_type(self) -> torch.dtype:
-        """Of the tensors; "tf32" is float32 that products may round."""
+        """The type of the tensors; "tf32" is float32 that products may round."""
         found: torch.dtype = getattr(torch, self.dtype.replace("tf32", "float32"))
         return found
 
     def flops(self, backward: bool) -> float:
-        """Of the products of tiles alone: two forward, five backward, over the visible pairs."""
+        """FLOPs of the products of tiles: two forward, five backward, over the visible pairs."""
         pairs = self.all_heads * self.length * (self.length + 1) / 2
         return pairs * self.head_dim * (4 + 10 * backward)
 

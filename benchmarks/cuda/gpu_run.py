@@ -75,7 +75,7 @@ class Record:
         ]
 
     def has_ended(self, name: str) -> bool:
-        """Whether a measurement has a result that a new process leaves as it is."""
+        """True if a measurement has a result that a new process leaves as it is."""
         before = self.results.get(name, {}).get("outcome", "not run")
         return before != "not run" and name not in self.content.get("again", ())
 

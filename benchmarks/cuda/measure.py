@@ -183,7 +183,7 @@ def measure(record: Record, device: torch.device, until: float, tiny: bool, only
 
 
 def is_lost(device: torch.device) -> bool:
-    """Whether an error of a kernel has taken the device from this process."""
+    """True if an error of a kernel has taken the device from this process."""
     try:
         wait(device)
     except RuntimeError:

@@ -91,7 +91,7 @@ class Cell:
 
     @property
     def tokens(self) -> int:
-        """Of all steps."""
+        """Tokens of all steps."""
         return self.recipe.steps * self.recipe.training.tokens_per_step
 
     @property
@@ -108,7 +108,7 @@ class Cell:
         return dataclasses.replace(self, recipe=recipe, origins={})
 
     def is_ready(self, output: str | Path) -> bool:
-        """Whether the runs that it starts or learns from came to an end."""
+        """True if the runs that it starts or learns from came to an end."""
         return all(cell.is_done(output) for cell in self.origins.values())
 
     def status(self, output: str | Path) -> str:
@@ -123,11 +123,11 @@ class Cell:
         return "killed" if status == "running" and not self.is_locked(output) else status
 
     def is_locked(self, output: str | Path) -> bool:
-        """Whether a process trains it now."""
+        """True if a process trains it now."""
         return lock_holder(self.folder(output).path) is not None
 
     def is_done(self, output: str | Path) -> bool:
-        """Whether the run came to an end, with finite numbers or without."""
+        """True if the run came to an end, with finite numbers or without."""
         return self.status(output) in ("finished", "diverged")
 
     def perplexity(self, output: str | Path) -> float:

@@ -85,7 +85,7 @@ def _where(cell: PaperComparison) -> str:
 
 
 def _stacks() -> Iterator[Comparison]:
-    """Which stack the paper's bytes show: where its cells come out."""
+    """The stack that the paper's bytes show: its cells come out there."""
     for stack in cheetah_stack_names():
         cells = compare_with_paper((4, 5, 6, 7), stack=stack)
         for name, ratios in (
@@ -114,7 +114,7 @@ def _outliers(rows: Sequence[ReproducedRow]) -> Iterator[Comparison]:
 
 
 def _link(rows: Sequence[ReproducedRow]) -> Iterator[Comparison]:
-    """Whether the stated link can give the stated minutes: in no cell it could take longer."""
+    """True if the stated link can give the stated minutes: in no cell it could take longer."""
     stated = network_profile("wan-100mbps")
     link = f"{stated.uplink_mbps:.0f} Mbps, {1e3 * stated.round_trip_seconds:.0f} ms"
     sending = sum(row.network_only_minutes[0] > row.paper_minutes for row in rows)

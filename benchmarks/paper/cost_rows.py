@@ -34,7 +34,7 @@ class Flops:
 
     @property
     def agrees(self) -> bool:
-        """Whether ours is the printed number to its last digit."""
+        """True if ours is the printed number to its last digit."""
         return f"{self.ours / 1e9:.1f}B" == self.printed
 
 
@@ -67,7 +67,7 @@ class ReproducedRow:
         return self.minutes / self.paper_minutes
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """Returns JSON-ready values."""
         cell = self.gigabytes
         sending, rounds = self.network_only_minutes
         return {

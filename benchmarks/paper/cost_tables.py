@@ -63,7 +63,7 @@ class CostTables:
     claims: tuple[Claim, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """Returns JSON-ready values."""
         return {
             "stack": self.stack,
             "rows": [row.to_dict() for row in self.rows],

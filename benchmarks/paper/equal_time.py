@@ -39,7 +39,7 @@ class EqualTime:
 
     @property
     def perplexity_change(self) -> float | None:
-        """Of `best` against `network`, as a fraction; negative is better."""
+        """The change from `network` to `best`, as a fraction; negative is better."""
         return self.best.perplexity / self.network.perplexity - 1 if self.best else None
 
     @property

@@ -175,7 +175,7 @@ def _every_run(
 
 
 def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Values:
-    """Of every run that has one."""
+    """Values of every run that has one."""
     claimed = [
         name for claim in target.claims for part in claim.comparisons for name in part.statistics
     ]
@@ -248,7 +248,7 @@ def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | N
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With None for numbers that are not finite."""
+    """The numbers, None for those that are not finite."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()

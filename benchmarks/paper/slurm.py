@@ -234,7 +234,7 @@ class SlurmJobs:
         return f"{run_slug(cell.label)}-seed{cell.seed}-{digest[:12]}"
 
     def _has_origins(self, cell: Cell, todo: Mapping[str, Cell]) -> bool:
-        """Whether the runs that it starts or learns from are done or may be yet."""
+        """True if the runs that it starts or learns from are done or may be yet."""
         return all(
             other.key in todo or other.is_done(self.output) for other in cell.origins.values()
         )

@@ -165,7 +165,7 @@ class Target:
     first_seed: int = 1
 
     def exists_at(self, scale: str) -> bool:
-        """Whether there are runs of a scale of that name."""
+        """True if there are runs of a scale of that name."""
         return self.scales is None or scale in self.scales
 
     def baseline_of(self, row: Row) -> Row | None:

@@ -1,4 +1,4 @@
-"""Whether a claim came out: its comparisons by `aero.report.seeds`, all of a target's together.
+"""The verdict on a claim: its comparisons by `aero.report.seeds`, a target's all together.
 
 The m comparisons of a target that vary over seeds share its 5 %: their intervals are simultaneous.
 The spread comes from the networks that claims use, of this target and of those next to it. What is

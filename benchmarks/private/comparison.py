@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def settings(self) -> PrivateSettings:
-        """Of both parties."""
+        """Settings of both parties."""
         return PrivateSettings.from_dict({"threads": self.threads, **self.changes})
 
 

@@ -76,7 +76,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def measure(protocol: str) -> dict[str, Any]:
-    """In the private environment: bytes and error of each line."""
+    """Bytes and error of each line, in the private environment."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,4 +1,4 @@
-"""Whether the bytes of a private run tell prompts of one length apart.
+"""Tests if the bytes of a private run distinguish prompts of one length.
 
     python benchmarks/private/measure_traffic.py --output traffic.json --results PAGE.md
 

@@ -137,7 +137,7 @@ def _put(parties: InProcessParties, measured: Measured) -> list[Value]:
 
 
 def _counts(calls: list[Call]) -> dict[str, list[float]]:
-    """Of each run."""
+    """Counts of each run."""
     return {
         "client_bytes": [call.traffic.client_bytes for call in calls],
         "server_bytes": [call.traffic.server_bytes for call in calls],

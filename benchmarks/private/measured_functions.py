@@ -79,7 +79,7 @@ def _normal(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
 def _elementwise(
     function: Callable[..., Any], arguments: int = 1, *, low: float = 0.0, sign: float = 0.0
 ) -> Callable[..., Measured]:
-    """Of standard normal numbers, or of `low` or more with the given sign."""
+    """Bytes for standard normal numbers, or for `low` or more with the given sign."""
 
     def make(sizes: Sizes, _: PrivateSettings, random: np.random.Generator) -> Measured:
         arrays = [_normal(random, *sizes) for _ in range(arguments)]

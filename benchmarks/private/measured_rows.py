@@ -65,7 +65,7 @@ class MeasuredRow:
 
     @property
     def predicted_bytes(self) -> float:
-        """Of the simulator, sent by both."""
+        """Bytes of the simulator, sent by both."""
         return self.predicted_client_bytes + self.predicted_server_bytes
 
     @property
@@ -88,7 +88,7 @@ def operation_rows(cells: Iterable[Cell], folder: Path) -> list[MeasuredRow]:
 
 
 def network_rows(networks: Iterable[NetworkCell], folder: Path) -> list[MeasuredRow]:
-    """For each network that has a result a row for each of its pieces, all layers, and the sum."""
+    """Rows of each network that has a result: its pieces, all layers, and the sum."""
     rows = []
     for cell in networks:
         found = _found(cell.key, folder)

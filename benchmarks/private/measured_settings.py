@@ -117,7 +117,7 @@ def _line(setting: str, plain: MeasuredRow, changed: MeasuredRow) -> tuple[str, 
 
 
 def _set_ups(setting: MeasuredSetting, folder: Path) -> tuple[float, float] | None:
-    """Of the session, where the setting changes how oblivious transfers begin."""
+    """Set-ups of the session, where the setting changes how oblivious transfers begin."""
     if "ot_kind" not in setting.changes:
         return None
     found = []

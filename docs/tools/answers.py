@@ -114,7 +114,7 @@ def answers(name: str, root: str) -> str:
 
 
 def decided_penalties() -> str:
-    """Where the penalty's effect on the perplexity is decided, from the smallest to the largest."""
+    """The decided effects of the penalty on the perplexity, from the smallest to the largest."""
     decided = [each for each in penalty_effects.effects() if each.verdict != "undecided"]
     rows = [
         [

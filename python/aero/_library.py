@@ -31,7 +31,7 @@ def require_torch(version: str) -> None:
 
 
 def library_path() -> Path:
-    """Where the operator library lies: next to the compiled module `aero._core`.
+    """The path of the operator library, next to the compiled module `aero._core`.
 
     Raises:
         ImportError: aero was not built, or was built without the operators.
@@ -46,7 +46,7 @@ def library_path() -> Path:
 
 
 def cpu_isa() -> str:
-    """Which instruction set the CPU kernels run with, or why there is none to run with."""
+    """The instruction set that the CPU kernels run with, or why there is none."""
     name = ctypes.CDLL(str(library_path())).aero_cpu_isa
     name.restype = ctypes.c_char_p
     return str(name().decode())

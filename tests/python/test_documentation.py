@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
@@ -200,3 +201,19 @@ def test_every_command_named_in_the_pages_exists() -> None:
     assert {*re.findall(r"`make ([a-z-]+)", text)} <= targets
     known = {*target_names(), "list", "all", "judge", "costs"}
     assert {*re.findall(r"`python -m benchmarks\.paper ([a-z]\w*)", text)} <= known
+
+
+#: A docstring that begins so needs the name before it to be a sentence.
+FRAGMENT = re.compile(r"(?:Of|Whether|With|Without|As|For|From|In|By|To|At|Where|That|Which|And)\b")
+
+
+@pytest.mark.parametrize("room", ["python/aero", "benchmarks", "docs/tools", "packaging"])
+def test_docstrings_begin_with_a_noun_or_a_verb(room: str) -> None:
+    found = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if FRAGMENT.match(text):
+                    found.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
+    assert found == []

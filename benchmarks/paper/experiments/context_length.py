@@ -36,7 +36,7 @@ WINDOWS_AT_ONCE = 16
 
 
 def perplexity(model: Any, windows: NDArray[np.int64], counted: int) -> float:
-    """Of the last `counted` tokens of windows [N, T]."""
+    """Perplexity of the last `counted` tokens of windows [N, T]."""
     total = 0.0
     with torch.inference_mode():
         for chunk in np.array_split(windows, math.ceil(len(windows) / WINDOWS_AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Whether float16 with loss scaling makes networks reach NaN that do not in bfloat16.
+"""Asks if float16 with loss scaling makes networks reach NaN that do not in bfloat16.
 
     python -m benchmarks.paper.experiments.half_precision \
         --results benchmarks/results/half_precision_<hardware>

@@ -127,7 +127,7 @@ class ByWindow(nn.Module):
 
 
 class Progressive(nn.Module):
-    """From LayerNorm to something that folds, as the training goes on; that alone in evaluation.
+    """Fades LayerNorm into something that folds during training; that alone in evaluation.
 
     `"prepbn"`: Guo et al.: a batch norm plus a learned share of x; the change is linear over all
     steps. `"taper"`: Kanavalau et al., by their abstract: a learned scale, which starts at the mean

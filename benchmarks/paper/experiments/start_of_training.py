@@ -85,7 +85,7 @@ def build(label: str, rule: str, seed: int) -> AeroForCausalLM:
 
 
 def weights_of_attention(attention: nn.Module) -> list[Tensor]:
-    """Of q, k and v, joined or not; their gradients are kept. A normalized weight is a result."""
+    """Weights of q, k and v, joined or not, with gradients kept. A normalized one is a result."""
     names = [name for name in ("c_attn", "q_attn", "k_attn", "v_attn") if hasattr(attention, name)]
     weights = [getattr(attention, name).weight for name in names]
     for weight in weights:
@@ -169,7 +169,7 @@ def row(run: dict[str, Any]) -> str:
 
 
 def command_line(description: str) -> argparse.Namespace:
-    """Where results go and corpora are kept, and the seed."""
+    """The folders of results and corpora, and the seed."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

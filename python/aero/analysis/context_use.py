@@ -77,7 +77,7 @@ class ContextUse:
 
 
 def repeated_bigrams(windows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which tokens but the first make a bigram that stood earlier in their window.
+    """The tokens, but the first, that make a bigram which their window already had.
 
     Args:
         windows: token ids, [B, T].

@@ -1,4 +1,4 @@
-"""Which FFNs a trained network can do without, measured without training."""
+"""The FFNs that a trained network can do without, measured without training."""
 
 from __future__ import annotations
 

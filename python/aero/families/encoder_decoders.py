@@ -14,7 +14,7 @@ from aero.families.writer import Writer
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of an encoder or a decoder.
+    """Sizes of an encoder or a decoder.
 
     Attributes:
         layers: how many.

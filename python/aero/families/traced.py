@@ -61,7 +61,7 @@ class _Program(Tracing):
         return made or self._joined(values)
 
     def _chooses_by_secret(self, node: Any, word: str) -> bool:
-        """Whether a mask or places, which only public ones leave free, are secret."""
+        """True if a mask or places are secret; only public ones are free."""
         if word not in CHOOSING:
             return False
         chosen = node.args[CHOOSING[word]]
@@ -220,7 +220,7 @@ class _Program(Tracing):
         return self._activated(node, "tanh")
 
     def _on_rsqrt(self, node: Any) -> Tensor | None:
-        """Of a mean of squares: that, and the product with what was squared, is an RMSNorm."""
+        """Reads an RMSNorm: 1 / sqrt of a mean of squares, times what was squared."""
         value = self._tensor(node.args[0]).value
         made = self._sizes[value].made
         if made["op"] != "multiply" or made["inputs"][0] != made["inputs"][1]:

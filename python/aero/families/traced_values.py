@@ -59,7 +59,7 @@ class Tracing:
         self.name = ""
 
     def operations(self) -> list[Operation]:
-        """As a description lists them: layers of their own where nothing within is read later."""
+        """Lists them as a description does: own layers where nothing within is read later."""
         runs = [
             (layer, [one for one, _ in run])
             for layer, run in itertools.groupby(self.placed, key=lambda pair: pair[1])

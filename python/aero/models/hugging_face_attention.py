@@ -122,7 +122,7 @@ def aero_entropy_attention_forward(
 
 
 def aero_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """As `aero_entropy_attention_forward`, without the entropies."""
+    """Does what `aero_entropy_attention_forward` does, without the entropies."""
     output, _ = aero_entropy_attention_forward(*args, **kwargs)
     if not torch.compiler.is_compiling() and _are_attentions_wanted(kwargs):
         _warn_of_no_attentions(kwargs["module"] if "module" in kwargs else args[0])

@@ -33,7 +33,7 @@ class RecordedOutput:
         self.hook(module, arguments, output)
 
     def __reduce__(self) -> Any:
-        """As its settings."""
+        """Pickles its settings."""
         return functools.partial(RecordedOutput, **self.settings), ()
 
 

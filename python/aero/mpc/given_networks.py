@@ -150,7 +150,7 @@ def _of_described(found: Described, context_length: int | None, *notes: str) -> 
 
 
 def _routed(config: Mapping[str, Any], revealed: Any) -> Mapping[str, Any]:
-    """With the user's word on the choice of experts, where there are some to choose."""
+    """Adds the user's word on the choice of experts, if there are some to choose."""
     if revealed is None:
         return config
     if all(config.get(name) is None for name in ("num_local_experts", "n_routed_experts")):

@@ -110,7 +110,7 @@ def positions_of(preset: str | None) -> int | None:
 
 
 def beyond(keys: int, positions: int, label: str) -> str:
-    """That a context is longer than the model's."""
+    """Says that a context is longer than the model's."""
     return (
         f"T {keys:,} is beyond the {positions:,} positions of the model: {label} would need "
         "weights trained for more"
@@ -150,7 +150,7 @@ def sweep_notes(
 
 
 def different_trust(trust: Mapping[str, str]) -> list[str]:
-    """That stacks trust differently; nothing where they do not.
+    """Says that stacks trust differently; nothing where they do not.
 
     Args:
         trust: Name of a stack -> whom it trusts.

@@ -1,4 +1,4 @@
-"""Which family of protocols wins on which link: seconds, dollars and bytes per 1,000 tokens."""
+"""The family of protocols that wins on a link: seconds, dollars, bytes per 1,000 tokens."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def distances(shape: torch.Size, device: torch.device) -> Tensor:
 
 
 def kept_weights(seeds: Tensor, probability: float, shape: torch.Size) -> Tensor:
-    """Which weights [B, H, T, S] dropout keeps: those whose hash of 32 bits is not below p 2^32.
+    """The weights [B, H, T, S] that dropout keeps: their hash of 32 bits is at least p 2^32.
 
     The hash takes in the seed of the batch entry, head, query and key, so neither threads nor
     machines change it. `kernels/cpu/attention_transform.h` computes the same.

@@ -48,7 +48,7 @@ class MatrixFlops(Struct, frozen=True, kw_only=True):
 
 
 class Flops(Struct, frozen=True):
-    """In the paper's convention, and every product in full."""
+    """FLOPs in the paper's convention, and with every product in full."""
 
     paper: MatrixFlops
     executed: MatrixFlops

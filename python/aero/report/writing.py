@@ -16,7 +16,7 @@ from aero.report.runs import find_runs, read_run
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """Where a report lies, and its summary.
+    """The files of a report, and its summary.
 
     Attributes:
         html: the self-contained page.

@@ -165,7 +165,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _has_hidden_weights(config: Mapping[str, Any]) -> bool:
-    """Whether a network of ours makes weights of its hidden width: not of FFNs that it lost."""
+    """True if a network of ours has weights of its hidden width: not of FFNs that it lost."""
     if config.get("annealed_from") is not None:  # still has those that it will lose
         return True
     pruned = config.get("num_pruned_ffns")

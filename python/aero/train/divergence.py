@@ -1,4 +1,4 @@
-"""Which layer and head went non-finite first, found by running the guilty step again.
+"""The layer and head that went non-finite first: the guilty step runs again.
 
 The search costs an extra forward (and perhaps backward) pass, but only once per run; watching costs
 a look at the loss and the gradient norm, which are there anyway.

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """As `aero.ArchitectureSpec`; the defaults are ``SM+LN+G`` in the size ``mini``."""
+    """Like `aero.ArchitectureSpec`; the defaults are ``SM+LN+G`` in the size ``mini``."""
 
     family: str = "gpt2"
     num_layers: int = 6

@@ -124,7 +124,7 @@ class TcpParties:
         return program.results
 
     def _sent_by_all(self, counted: Traffic) -> Traffic:
-        """Of three parties, the traffic of a call; what they send each other here not counted."""
+        """The traffic of a call among three parties, without what they send each other here."""
         at_client = self.party is Party.CLIENT
         own = (
             counted.client_bytes if at_client else counted.server_bytes,

@@ -1,4 +1,4 @@
-"""Where three compute: how the third party, the helper, comes into a client's session.
+"""How a third party, the helper, comes into a client's session where three compute.
 
 The server's "go" names the session, and nobody else can guess the name. With it the client goes to
 the helper, which goes with it to the server that it was started for, and to no other. So the server
@@ -66,7 +66,7 @@ async def while_alive(
 
 
 class Meeting:
-    """At the server: the session that its helper may join, and the one who has."""
+    """The session that the server's helper may join, and the one who has."""
 
     def __init__(self) -> None:
         self._expected: tuple[str, dict[str, int], list[Channel]] | None = None

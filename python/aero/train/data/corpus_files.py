@@ -36,7 +36,7 @@ _LONG_LINE = 40
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where a corpus is, before any of it was read.
+    """The place of a corpus, before any of it was read.
 
     Attributes:
         name: short name for folders and reports.

@@ -37,7 +37,7 @@ _MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_VOCABULARY = 4096, 1 << 16, 1 << 2
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the tokens come from.
+    """The source of the tokens.
 
     Attributes:
         source: `stdlib`, a folder, a .txt, .py or .jsonl file, or the name of a hub dataset; empty

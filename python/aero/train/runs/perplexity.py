@@ -254,7 +254,7 @@ def _token_losses(model: nn.Module, windows: Tensor) -> Tensor:
 def _counted_targets(
     starts: NDArray[np.int64], context_length: int, stride: int | None
 ) -> NDArray[np.bool_]:
-    """Which of the T - 1 predictions of each window count, [B, T - 1]."""
+    """The predictions that count, of the T - 1 of each window, [B, T - 1]."""
     counted = np.ones((len(starts), context_length - 1), dtype=np.bool_)
     if stride is not None and stride < context_length:
         counted[starts > 0, : context_length - 1 - stride] = False
