@@ -26,17 +26,15 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Markdown, display
 
-from aero import analysis, mpc
-from aero.tables import markdown_table
+import aero
 
-plt.rcParams.update(analysis.FIGURE_STYLE)
+plt.rcParams.update(aero.analysis.FIGURE_STYLE)
 
 
 def gigabytes(label, **sizes):
     """Bytes that both parties send in one forward pass, in units of 1e9."""
-    return mpc.simulate(label, **sizes).comm_bytes / 1e9
+    return aero.mpc.simulate(label, **sizes).comm_bytes / 1e9
 
 
 # %% [markdown]
@@ -53,9 +51,9 @@ NAMES = {
     "SM+R": "and no LayerNorm (SM+R)",
     "SM+ScFuFFN": "softmax only (SM+ScFuFFN)",
 }
-reports = {label: mpc.simulate(label) for label in NAMES}
+reports = {label: aero.mpc.simulate(label) for label in NAMES}
 fig, axes = plt.subplots(figsize=(8.5, 2.8))
-analysis.plot_bytes_by_kind(
+aero.analysis.plot_bytes_by_kind(
     {
         NAMES[label]: {kind: cost.comm_bytes for kind, cost in report.by_kind.items()}
         for label, report in reports.items()
@@ -72,9 +70,9 @@ plt.show()
 # Every formula comes from the protocol's source. Two operations are inferred from the paper's totals: a truncation of the scores and one LayerNorm more. The communication columns of the tables of the paper's version 2 check the rest:
 
 # %%
-from aero.paper import compare_with_paper
+from aero import paper
 
-cells = compare_with_paper([4, 5, 6, 7])
+cells = paper.compare_with_paper([4, 5, 6, 7])
 largest = max(cell.paper_gb for cell in cells)
 fig, axes = plt.subplots(figsize=(5.2, 3.2))
 axes.plot([0, largest], [0, largest], color="0.6", linewidth=1)
@@ -96,7 +94,7 @@ print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %
 networks = ["lan-1gbps", "wan-400mbps", "wan-100mbps"]
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, network in zip(axes, networks):
-    link = mpc.network_profile(network)
+    link = aero.mpc.network_profile(network)
     left = np.zeros(len(NAMES))
     for part in ("compute", "transfer", "rounds"):
         times = [reports[label].latency(network).total.to_dict() for label in NAMES]
@@ -110,17 +108,18 @@ fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", nco
 plt.show()
 
 # %% [markdown]
-# ## Three stacks, three answers
+# ## Five stacks, five answers
 #
-# Three stacks price the same network at the same sizes. `spu-2024` fits the paper's bytes. `spu-0.9.5` is SPU's later release. `openbumblebee` is a fork with better protocols for exactly these functions. The saving of a network belongs to the stack as much as to the network.
+# Five stacks price the same network at the same sizes. `spu-2024` fits the paper's bytes. `spu-0.9.5` is SPU's later release. `openbumblebee` is a fork with better protocols for exactly these functions. `spu-semi2k` needs a dealer and `spu-aby3` a third party, so fewer bytes there ask for more trust. The saving of a network belongs to the stack as much as to the network.
 
 # %%
-stacks = mpc.stack_names()
+stacks = aero.mpc.stack_names()
 table = {label: [gigabytes(label, stack=stack) for stack in stacks] for label in NAMES}
-rows = [[f"`{label}`", *(f"{value:.2f}" for value in row)] for label, row in table.items()]
 saved = [first / last for first, last in zip(table["SM+LN+G"], table["SM+ScFuFFN"])]
-rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
-display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
+print(f"{'GB':12}", *(f"{stack:>14}" for stack in stacks))
+for label, row in table.items():
+    print(f"{label:12}", *(f"{value:14.2f}" for value in row))
+print(f"{'saved':12}", *(f"{factor:8.1f} times" for factor in saved))
 
 # %% [markdown]
 # OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves far less there. A claim of fewer bytes must name its stack.
@@ -132,29 +131,26 @@ display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
 
 # %%
 def what_if(label="SM+ScFuFFN", *, heads=12, tokens=128, width=768, layers=12, **changes):
-    """A row: the network, gigabytes, and minutes on a 400 Mbit/s line."""
-    report = mpc.simulate(
+    """Prints the network, gigabytes, and minutes on a 400 Mbit/s line."""
+    report = aero.mpc.simulate(
         label, num_heads=heads, head_dim=width // heads, context_length=tokens, width=width,
         hidden_width=4 * width, num_layers=layers, **changes,
     )  # fmt: skip
     minutes = report.latency("wan-400mbps").minutes
+    sizes = f"{heads:2} heads, {tokens} tokens, width {width:4}, {layers} layers"
     note = ", ".join(f"{name}={value}" for name, value in changes.items())
-    sizes = [str(size) for size in (heads, tokens, width, layers)]
-    return [f"`{label}`", *sizes, f"{report.comm_bytes / 1e9:.2f}", f"{minutes:.1f}", note]
+    print(f"{label:10}  {sizes}: {report.comm_bytes / 1e9:6.2f} GB, {minutes:5.1f} minutes  {note}")
 
 
-rows = [
-    what_if("SM+LN+G"),
-    what_if("SM+ScFuFFN"),
-    what_if("SM+ScFuFFN", heads=6),
-    what_if("SM+ScFuFFN", heads=4, width=1024),
-    what_if("SM+FN+R", heads=4),  # ReLU back, LayerNorm replaced by one that folds into the weights
-    what_if("SM+ScFuFFN", tokens=512),
-    what_if("SM+ScFuFFN", exp_squarings=5),
-    what_if("SM+ScFuFFN", causal_skip=True),
-]
-header = ["network", "heads", "tokens", "width", "layers", "GB", "minutes", "change"]
-display(Markdown(markdown_table(header, rows, right=range(1, 7))))
+# %%
+what_if("SM+LN+G")
+what_if("SM+ScFuFFN")
+what_if("SM+ScFuFFN", heads=6)
+what_if("SM+ScFuFFN", heads=4, width=1024)
+what_if("SM+FN+R", heads=4)  # ReLU back, LayerNorm replaced by one that folds into the weights
+what_if("SM+ScFuFFN", tokens=512)
+what_if("SM+ScFuFFN", exp_squarings=5)
+what_if("SM+ScFuFFN", causal_skip=True)
 
 # %% [markdown]
 # The curves below add one network. `SM+FN+R` has ReLU and, in place of LayerNorm, a normalization by *running* statistics that folds into the weights and costs nothing. Softmax has $L \cdot H \cdot T^2$ elements. Width is therefore nearly free, heads are not, and context costs the most.
@@ -212,7 +208,7 @@ costs = [
     record["private_inference"]["trained"]["spu-2024"]["comm_bytes"] / 1e9 for record in records
 ]
 fig, axes = plt.subplots(figsize=(8.5, 3.8))
-analysis.plot_pareto(costs, perplexities, names, named=range(len(names)), axes=axes)
+aero.analysis.plot_pareto(costs, perplexities, names, named=range(len(names)), axes=axes)
 axes.margins(x=0.15)
 axes.set_title("networks of one shape, a million tokens of Python each")
 plt.show()
@@ -234,15 +230,15 @@ for panel, target in zip(axes, targets):
         if not row["name"].endswith("a quarter of the tokens")
         and row["statistics"]["perplexity"]["mean"] < 80
     ]
-    budget = rows[0]["statistics"]  # of SM+LN+G
-    analysis.plot_pareto(
+    baseline = rows[0]["statistics"]  # of SM+LN+G
+    aero.analysis.plot_pareto(
         [row["statistics"]["gigabytes"]["mean"] for row in rows],
         [row["statistics"]["perplexity"]["values"] for row in rows],
         [row["name"] for row in rows],
         series=[KINDS[row["label"].split("+")[1]] for row in rows],
         series_order=[*dict.fromkeys(KINDS.values())],
         named=[i for i, row in enumerate(rows) if row["name"] in NAMED],
-        title=f"{budget['tokens']['mean'] / 1e6:.2g} million tokens, {budget['training_flops']['mean']:.1e} FLOPs",
+        title=f"{baseline['tokens']['mean'] / 1e6:.2g} million tokens, {baseline['training_flops']['mean']:.1e} FLOPs",
         axes=panel,
     )
     panel.margins(x=0.25, y=0.15)
@@ -254,7 +250,7 @@ plt.show()
 #
 # - The bytes of a private pass sit in nonlinear elements: most of the baseline's in GELU, most of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
 # - What softmax-only saves belongs to the stack, and ReLU in GELU's place alone saves most of it. Protocols save too: the same softmax-only network takes a third of the bytes with `aero-approximate`, whose exp is coarser.
-# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has no more perplexity than the LayerNorm baseline, at a fraction of the bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline is ahead in the means ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
+# - Only trainings show the quality. In the demo, after a million tokens, the perplexity of the softmax-only network is no higher than the LayerNorm baseline's, at a fraction of the bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline is ahead in the means ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
 # - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of the bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They have low perplexity after a short training and fall behind after a longer one ([every comparison](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks. **Next:** [5. The entropy of the model you have](5_the_model_you_have.ipynb).
