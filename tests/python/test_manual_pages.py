@@ -90,3 +90,25 @@ def _luminance(color: str) -> float:
     parts = [int(color[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+#: Words that said less than the plain ones, each with what to write: a page of prose has none.
+TICS = {
+    r"\b(?:less|more) perplexity\b": "a lower or higher perplexity",
+    r"\bdecides? nothing\b": "undecided",
+    r"\btold\b": "says, shows, distinguishes",
+    r"\b(?:apart|lever|levers|budget|budgets)\b": "separate, widely; setting; limit, tokens",
+    r"\bstands? (?:apart|there|out|in `)": "is",
+    r"\blies? (?:above|below|far)\b": "exceeds, is lower, differs",
+}
+PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+def test_prose_says_it_plainly(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if page.suffix == ".py":
+        text = "\n".join(line for line in text.splitlines() if line.startswith("# "))
+    text = re.sub(r"```.*?```|`[^`\n]+`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    found = {match[0]: say for tic, say in TICS.items() for match in re.finditer(tic, text)}
+    assert found == {}
