@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "csrc/mpc/cost.h"
-#include "csrc/mpc/generation.h"
 #include "csrc/mpc/latency.h"
+#include "csrc/mpc/lowering.h"
 #include "csrc/mpc/operation.h"
 
 namespace aero::bindings {
@@ -70,13 +70,11 @@ inline pybind11::dict by_kind_dict(const std::vector<std::pair<mpc::Kind, mpc::C
   return found;
 }
 
-inline mpc::Generation generation_of(std::int64_t batch, std::int64_t new_tokens,
-                                     const std::string& sampling) {
+inline mpc::NextToken next_token_of(const std::string& sampling) {
   if (sampling != "argmax" && sampling != "client")
     throw std::invalid_argument(
         "simulate_generation: sampling must be \"argmax\" or \"client\", got \"" + sampling + "\"");
-  return {batch, new_tokens,
-          sampling == "argmax" ? mpc::NextToken::kArgmax : mpc::NextToken::kClient};
+  return sampling == "argmax" ? mpc::NextToken::kArgmax : mpc::NextToken::kClient;
 }
 
 }  // namespace aero::bindings

@@ -15,7 +15,6 @@
 #include "csrc/bindings/bindings.h"
 #include "csrc/bindings/cost_values.h"
 #include "csrc/mpc/cost_report.h"
-#include "csrc/mpc/generation.h"
 #include "csrc/mpc/latency.h"
 #include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
@@ -118,11 +117,18 @@ py::dict simulate(const network::Network& network, const Stack& stack) {
   return report_values(mpc::simulate(network, stack, mpc::whole_context(network)), stack);
 }
 
-py::dict simulate_token(const network::Network& network, const Stack& stack, std::int64_t batch,
-                        std::int64_t token, const std::string& sampling) {
-  const mpc::Generation generation = generation_of(batch, 1, sampling);
-  return report_values(mpc::simulate(network, stack, mpc::token_pass(network, generation, token)),
-                       stack);
+// The session's set-up is done in a pass without earlier tokens.
+py::dict simulate_pass(const network::Network& network, const Stack& stack, std::int64_t batch,
+                       std::int64_t queries, std::int64_t keys,
+                       const std::optional<std::string>& sampling) {
+  const mpc::Pass pass{
+      .batch = batch,
+      .queries = queries,
+      .keys = keys,
+      .next_token = sampling ? next_token_of(*sampling) : mpc::NextToken::kAsStack,
+      .first = queries == keys,
+  };
+  return report_values(mpc::simulate(network, stack, pass), stack);
 }
 
 // The operations of `operation_cost` by name: how many sizes, and the cost.
@@ -261,9 +267,10 @@ void bind_mpc(py::module_& module) {
       "Unit and meaning of every field of a stack.");
   module.def("simulate", &simulate, py::arg("network"), py::arg("stack"),
              "One private forward pass; see aero.mpc.simulate.");
-  module.def("simulate_token", &simulate_token, py::arg("network"), py::arg("stack"), py::kw_only(),
-             py::arg("batch"), py::arg("token"), py::arg("sampling"),
-             "The pass that makes one token, from 0; see aero.mpc.simulate_generation.");
+  module.def("simulate_pass", &simulate_pass, py::arg("network"), py::arg("stack"), py::kw_only(),
+             py::arg("batch"), py::arg("queries"), py::arg("keys"),
+             py::arg("sampling") = py::none(),
+             "One pass over new tokens that see all; see aero.mpc.simulate_generation.");
   module.def("operation_cost", &operation_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
              "One operation; see aero.mpc.operation_cost.");
   module.def("matmul_block", &matmul_block, py::arg("rows"), py::arg("inner"), py::arg("columns"),

@@ -21,7 +21,7 @@ py::dict simulate_generation(const network::Network& network, const mpc::Stack& 
                              std::int64_t batch, std::int64_t new_tokens,
                              const std::string& sampling) {
   const mpc::GenerationCost cost =
-      mpc::simulate_generation(network, stack, generation_of(batch, new_tokens, sampling));
+      mpc::simulate_generation(network, stack, {batch, new_tokens, next_token_of(sampling)});
   py::dict values;
   values["per_token"] = py::tuple(py::cast(cost.per_token));
   values["total"] = cost.total;

@@ -219,8 +219,14 @@ def stack_field_documents() -> dict[str, tuple[str, str]]: ...
 
 # The attributes of a CostReport that are the same for every network and stack.
 def simulate(network: Network, stack: Stack) -> dict[str, Any]: ...
-def simulate_token(
-    network: Network, stack: Stack, *, batch: int, token: int, sampling: str
+def simulate_pass(
+    network: Network,
+    stack: Stack,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    sampling: str | None = ...,
 ) -> dict[str, Any]: ...
 def operation_cost(name: str, sizes: list[int], stack: Stack) -> Cost: ...
 def matmul_block(rows: int, inner: int, columns: int) -> tuple[int, int, int]: ...

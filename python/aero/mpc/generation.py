@@ -101,10 +101,16 @@ class GenerationReport:
             )
         description = self.prefill.description
         stack = description.with_fields(self.prefill.changed_fields().items())
-        found = _core.simulate_token(
-            self.network.core, stack, batch=self.batch, token=token, sampling=self.sampling
+        keys = self.context_length + token
+        found = _core.simulate_pass(
+            self.network.core,
+            stack,
+            batch=self.batch,
+            queries=1 if token else keys,
+            keys=keys,
+            sampling=self.sampling,
         )
-        return CostReport.of(self.network, description, stack, found, self.context_length + token)
+        return CostReport.of(self.network, description, stack, found, keys)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
@@ -193,14 +199,14 @@ def simulate_generation(
             raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
     passes: dict[str, Any] = {"batch": batch, "sampling": sampling}
     found = _core.simulate_generation(network.core, core, new_tokens=new_tokens, **passes)
-    prompts = _core.simulate_token(network.core, core, token=0, **passes)
-    last_keys = network.sizes["context_length"] + new_tokens - 1
+    length = network.sizes["context_length"]
+    prompts = _core.simulate_pass(network.core, core, queries=length, keys=length, **passes)
     return GenerationReport(
         network=network,
         stack=description.name,
         batch=batch,
         new_tokens=new_tokens,
         sampling=sampling,
-        prefill=CostReport.of(network, description, core, prompts, last_keys),
+        prefill=CostReport.of(network, description, core, prompts, length + new_tokens - 1),
         **found,
     )

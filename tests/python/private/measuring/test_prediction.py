@@ -166,6 +166,28 @@ def test_of_the_head_the_last_of_the_new_tokens_alone_is_priced() -> None:
     assert head[0] == head[1] == head[2]
 
 
+def test_a_last_layer_of_one_row_has_one_row_of_the_new_tokens() -> None:
+    operations = described("SM+LN+G")["operations"]
+    stack = {"stack": STACK, "setup": False, "last_layer_one_row": True}
+    one, some = (described_pass(operations, rows=rows, keys=12, **stack) for rows in (1, 3))
+    for single, each in zip(one, some, strict=True):
+        if each.layer == 1 and each.name not in ("norm before attention", "queries, keys, values"):
+            assert (each.shape, each.cost) == (single.shape, single.cost)
+        elif each.layer is not None:
+            assert each.cost.ots > single.cost.ots
+
+
+def test_rotary_positions_are_priced_over_several_new_tokens() -> None:
+    spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="pythia-70m", context_length=16)
+    operations = described_spec(spec)["operations"]
+    found = described_pass(operations, rows=3, keys=12, stack=STACK)
+    turned = [one for one in found if one.name.startswith("queries times")]
+    # 3 rows of 8 heads, of whose 64 channels a quarter turns, times cos and times sin.
+    assert {one.shape for one in turned} == {str(3 * 8 * 16)} and len(turned) == 2 * 6
+    for one in turned:
+        priced(one, "truncation", [3 * 8 * 16])
+
+
 def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
     settings = PrivateSettings(reveal="top-k", top_k=64)
     network = described("SM+ScFuFFN", vocab_size=16)
