@@ -100,6 +100,8 @@ class Lowering {
     return element_count({positions(rows_), width}, what);
   }
 
+  bool opened() const { return stack_.cached_weights && !pass_.first; }
+
   // A layer of one row sees all columns.
   bool is_skipped(std::int64_t keys) const {
     return stack_.causal_skip && causal_ && rows_ == keys;
@@ -125,12 +127,14 @@ class Lowering {
   Inputs become(const network::Operation& operation, const network::Embed& p, Inputs inputs) {
     // Positions are public: rows of a table at known places are the parties' own shares.
     if (network_.values[operation.inputs[0]] == "positions") return {};
-    return add(operation, EmbeddingShape{positions(rows_), p.rows, p.width}, std::move(inputs));
+    const EmbeddingShape shape{positions(rows_), p.rows, p.width, opened()};
+    return add(operation, shape, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::Linear& p, Inputs inputs) {
     if (absorbed_ && kind_of(operation.part) == Kind::kFfn) return inputs;
-    return add(operation, WeightProduct{{positions(rows_), p.in, p.out}}, std::move(inputs));
+    const WeightProduct shape{{positions(rows_), p.in, p.out}, opened()};
+    return add(operation, shape, std::move(inputs));
   }
 
   static Inputs become(const network::Operation&, const network::SplitHeads&, Inputs inputs) {

@@ -46,6 +46,7 @@ struct SessionSetup {
 // Activations times a weight, then the truncation of the outputs.
 struct WeightProduct {
   MatmulShape shape;
+  bool opened = false;  // the weight, by an earlier pass
 
   bool operator==(const WeightProduct&) const = default;
 };

@@ -119,7 +119,7 @@ struct Pricing {
   }
   Cost operator()(const EmbeddingShape& shape) const { return embedding(stack, shape); }
   Cost operator()(const WeightProduct& product) const {
-    return matmul(stack, product.shape, weight_factor(stack)) +
+    return weight_matmul(stack, product.shape, Slices::kColumns, product.opened) +
            truncation(stack, result_elements(product.shape));
   }
   Cost operator()(const HeadProduct& product) const { return heads_cost(stack, product); }

@@ -58,6 +58,11 @@ constexpr std::array kFields{
           "one more truncation per score, which the paper's bytes show"},
     Field{"broadcast_reciprocal", &Stack::broadcast_reciprocal, "",
           "one reciprocal per softmax row; else one per element"},
+    Field{"cached_weights", &Stack::cached_weights, "",
+          "only the first pass of a session opens the weights under their masks"},
+    Field{"largest_product", &Stack::largest_product, "weights",
+          "products with more weights are computed in slices, for memory; 0: none is", 0,
+          kMaxTileBytes},
     Field{"client_one_hot", &Stack::client_one_hot, "", "the client makes its one-hot rows itself"},
     Field{"last_token_head", &Stack::last_token_head, "",
           "the head computes the last position only"},
@@ -126,6 +131,7 @@ constexpr std::array kStacks{
                {.protocol = Protocol::kSemi2k,
                 .program_steps = true,
                 .extra_score_truncation = false,
+                .cached_weights = true,
                 .setup = false}},
     NamedStack{"spu-aby3",
                {.protocol = Protocol::kAby3,
@@ -255,6 +261,10 @@ FieldValue get_field(const Stack& stack, const Field& field) {
 
 // What only ciphertexts, oblivious transfers and rings of other widths make cheaper.
 void check_protocol(const Stack& stack) {
+  if (stack.cached_weights && stack.protocol != Protocol::kSemi2k)
+    throw std::invalid_argument(
+        "simulate: cached_weights must be False but on spu-semi2k; no other protocol opens "
+        "weights");
   if (stack.protocol == Protocol::kCheetah) return;
   const Stack cheetah;
   const auto check = [&](bool is_default, std::string_view field) {

@@ -44,6 +44,8 @@ struct Stack {
   bool batch_heads = false;                    // heads at once instead of one after the other
   bool extra_score_truncation = true;          // the paper's bytes show one more per score
   bool broadcast_reciprocal = true;  // one reciprocal per softmax row, else one per element
+  bool cached_weights = false;       // SEMI2K: only the first pass opens them under their masks
+  std::int64_t largest_product = 0;  // weights of it; larger ones are sliced; 0: none is
 
   // Optimizations by the network's owner.
   bool client_one_hot = false;      // the client makes its one-hot rows itself

@@ -221,7 +221,7 @@ Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
   const MatmulShape product = {shape.tokens, shape.vocab_size, shape.width};
   const ShareProtocol* shares = share_protocol(stack);
   if (stack.client_one_hot) {
-    const Cost whole = matmul(stack, product, weight_factor(stack));
+    const Cost whole = weight_matmul(stack, product, Slices::kInner, shape.opened);
     if (!shares) return whole;
     return shares->sharing(element_count({shape.tokens, shape.vocab_size}, "one-hot"), kClient) +
            whole;

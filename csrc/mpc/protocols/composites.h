@@ -46,6 +46,7 @@ struct EmbeddingShape {
   std::int64_t tokens = 0;
   std::int64_t vocab_size = 0;
   std::int64_t width = 0;
+  bool opened = false;  // the table, by an earlier pass
 
   bool operator==(const EmbeddingShape&) const = default;
 };

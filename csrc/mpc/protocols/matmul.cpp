@@ -86,7 +86,7 @@ Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
   const MatmulShape step = tile(stack, shape);
   const ShareProtocol* shares = share_protocol(stack);
   const auto of_tile = [&](const MatmulShape& one) {
-    return shares ? shares->matmul(one) : plaintext_product(stack, one);
+    return shares ? shares->matmul(one, right) : plaintext_product(stack, one);
   };
   Cost cost;
   // Tiles run in sequence; partial products along the inner dimension are added locally.
@@ -98,7 +98,7 @@ Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
         if (copies > 0) cost += sequential(of_tile({rows.size, inner.size, columns.size}), copies);
       }
   if (shares) {
-    if (right == RightFactor::kShared) return cost;
+    if (right != RightFactor::kServerPrivate) return cost;
     return cost + shares->sharing(element_count({shape.inner, shape.columns}, "weight"), kServer);
   }
   if (right == RightFactor::kServerPrivate) return cost;
@@ -112,6 +112,26 @@ Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
 
 RightFactor weight_factor(const Stack& stack) {
   return stack.private_weights ? RightFactor::kServerPrivate : RightFactor::kShared;
+}
+
+Cost weight_matmul(const Stack& stack, const MatmulShape& shape, Slices along, bool opened) {
+  const auto length = along == Slices::kInner ? &MatmulShape::inner : &MatmulShape::columns;
+  const auto ceiling = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t weights = element_count({shape.inner, shape.columns}, "weight");
+  const std::int64_t largest = stack.largest_product > 0 ? stack.largest_product : weights;
+  const std::int64_t longest = std::max<std::int64_t>(largest / (weights / shape.*length), 1);
+  const std::int64_t slices = ceiling(shape.*length, longest);
+  Cost cost;
+  for (const Pieces& pieces : cut(shape.*length, ceiling(shape.*length, slices))) {
+    if (pieces.count == 0) continue;
+    MatmulShape slice = shape;
+    slice.*length = pieces.size;
+    // Of what SPU would cut into tiles nothing is kept.
+    const bool kept = opened && 16 * slice.inner * slice.columns <= stack.matmul_tile_bytes;
+    const RightFactor right = kept ? RightFactor::kOpened : weight_factor(stack);
+    cost += sequential(matmul(stack, slice, right), static_cast<double>(pieces.count));
+  }
+  return cost;
 }
 
 }  // namespace aero::mpc

@@ -17,12 +17,21 @@ Cost plaintext_product(const Stack& stack, const MatmulShape& shape);
 // the other party evaluates.
 std::size_t product_encryptor(const Stack& stack, const MatmulShape& shape);
 
-enum class RightFactor : std::uint8_t { kShared, kServerPrivate };
+// kOpened: shared, and what SEMI2K opens of it under a mask is kept of an earlier product.
+enum class RightFactor : std::uint8_t { kShared, kServerPrivate, kOpened };
 
 // Left factor secret-shared, tiled by the stack's memory limit; without the truncation.
 Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right);
 
 // A weight is private to the server or secret-shared, as the stack says.
 RightFactor weight_factor(const Stack& stack);
+
+// Along what a product with a large weight is cut: results of the inner dimension are added up,
+// columns lie side by side.
+enum class Slices : std::uint8_t { kInner, kColumns };
+
+// The right factor is a weight: at most `stack.largest_product` of it at once. `opened`: by an
+// earlier pass.
+Cost weight_matmul(const Stack& stack, const MatmulShape& shape, Slices along, bool opened);
 
 }  // namespace aero::mpc

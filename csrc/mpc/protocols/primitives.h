@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "csrc/mpc/cost.h"
+#include "csrc/mpc/protocols/matmul.h"
 #include "csrc/mpc/protocols/matmul_plan.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
 #include "csrc/mpc/stacks.h"
@@ -47,7 +48,7 @@ struct ShareProtocol {
   Cost (*arithmetic_to_bits)(std::int64_t elements);
   Cost (*bits_to_arithmetic)(std::int64_t elements, std::int64_t bits);
   // Of shares, without the truncation.
-  Cost (*matmul)(const MatmulShape& shape);
+  Cost (*matmul)(const MatmulShape& shape, RightFactor right);
   // A vector that one party knows becomes shares.
   Cost (*sharing)(std::int64_t elements, std::size_t owner);
   // The row of a shared table at a shared index, of one of `tokens`.

@@ -79,8 +79,10 @@ Cost bits_to_arithmetic(std::int64_t elements, std::int64_t bits) {
   return exchanged(elements, bytes_of_bits(bits), counted(bits) * kWord);
 }
 
-Cost matmul(const MatmulShape& shape) {
-  const std::int64_t factors = element_count({shape.inner, shape.rows + shape.columns}, "matrix");
+// Both factors are opened under masks, a kept one once (beaver_cache.cc).
+Cost matmul(const MatmulShape& shape, RightFactor right) {
+  const std::int64_t columns = right == RightFactor::kOpened ? 0 : shape.columns;
+  const std::int64_t factors = element_count({shape.inner, shape.rows + columns}, "matrix");
   Cost cost = exchanged(factors, kWord, 0);
   cost.dealer_bytes = counted(shape.rows) * counted(shape.columns) * kWord;
   return cost;
@@ -91,7 +93,8 @@ Cost sharing(std::int64_t, std::size_t) { return {}; }
 
 // As under Cheetah: a test of each index, and a product with the whole table.
 Cost table_row(std::int64_t, std::int64_t rows, std::int64_t width) {
-  return equality(rows) + bits_to_arithmetic(rows, 1) + matmul({1, rows, width});
+  return equality(rows) + bits_to_arithmetic(rows, 1) +
+         matmul({1, rows, width}, RightFactor::kShared);
 }
 
 // SPU does not know that the result of an equality is one bit and converts all 64.
@@ -160,7 +163,7 @@ Cost bits_to_arithmetic(std::int64_t elements, std::int64_t bits) {
 }
 
 // A word of each element of the result and party.
-Cost matmul(const MatmulShape& shape) {
+Cost matmul(const MatmulShape& shape, RightFactor) {
   return product(element_count({shape.rows, shape.columns}, "matrix product"));
 }
 

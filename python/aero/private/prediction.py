@@ -34,7 +34,11 @@ _PIECES = {
 
 
 def predicted_operations(
-    description: dict[str, Any], length: int, settings: PrivateSettings, rows: int | None = None
+    description: dict[str, Any],
+    length: int,
+    settings: PrivateSettings,
+    rows: int | None = None,
+    sequences: int = 1,
 ) -> tuple[Operation, ...]:
     """All that one pass runs, priced, without the set-up.
 
@@ -43,12 +47,14 @@ def predicted_operations(
         length: tokens so far, those of the pass included.
         settings: of the run.
         rows: tokens that the pass reads, the last of them; default: all.
+        sequences: side by side, of equal lengths.
     """
     stack = {**settings.stack_fields(), **network_fields(description), "setup": False}
     found = described_pass(
         description["operations"],
         rows=length if rows is None else rows,
         keys=length,
+        sequences=sequences,
         stack=settings.stack,
         **stack,
     )
@@ -86,14 +92,18 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
 
 
 def predicted_costs(
-    description: dict[str, Any], length: int, settings: PrivateSettings, rows: int | None = None
+    description: dict[str, Any],
+    length: int,
+    settings: PrivateSettings,
+    rows: int | None = None,
+    sequences: int = 1,
 ) -> dict[str, Cost]:
     """All that the simulator counts of a pass, by the names of `Call`s.
 
     Rounds add up, as pieces run one after the other. Arguments are `predicted_operations`'.
     """
     found: dict[str, list[Cost]] = {}
-    for operation in predicted_operations(description, length, settings, rows):
+    for operation in predicted_operations(description, length, settings, rows, sequences):
         found.setdefault(piece_of(operation), []).append(operation.cost)
     costs = {piece: total_cost(operations) for piece, operations in found.items()}
     return costs | {"set-up": set_up_cost(settings)}
@@ -167,7 +177,11 @@ _MOST_SHARE, _MOST_PER_ROUND, _MOST_PER_THREAD = 0.01, 512, 1 << 22
 
 
 def passes_cost(
-    description: dict[str, Any], rows: Iterable[int], settings: PrivateSettings, before: int = 0
+    description: dict[str, Any],
+    rows: Iterable[int],
+    settings: PrivateSettings,
+    before: int = 0,
+    sequences: int = 1,
 ) -> Cost:
     """The predicted cost of passes that follow each other.
 
@@ -176,11 +190,12 @@ def passes_cost(
         rows: tokens that each pass reads.
         settings: of the run.
         before: tokens that earlier passes have read.
+        sequences: side by side, of equal lengths.
     """
     cost, length = Cost(), before
     for count in rows:
         length += count
-        operations = predicted_operations(description, length, settings, count)
+        operations = predicted_operations(description, length, settings, count, sequences)
         cost += total_cost(operation.cost for operation in operations)
     return cost
 

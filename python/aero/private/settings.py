@@ -28,12 +28,14 @@ RANGES = {
     "exp_squarings": (1, 17),
     "threads": (1, 64),
     "top_k": (1, 64),
+    "largest_product": (0, 1 << 50),
 }
 UNITS = {
     "fraction_bits": "bits",
     "exp_squarings": "squarings",
     "threads": "threads",
     "top_k": "tokens",
+    "largest_product": "weights",
     "timeout_seconds": "seconds",
 }
 # The client's results of each pass, from least to most.
@@ -81,7 +83,7 @@ SPU_FIELDS = {
 # Of the fields, those that the simulator knows under the same name.
 _STACK_FIELDS = (
     "private_weights", "one_bit_product_error", "exp_squarings", "exp_clip", "broadcast_reciprocal",
-    "client_one_hot", "last_token_head", "fold_score_scale", "argmax", "threads",
+    "client_one_hot", "last_token_head", "fold_score_scale", "largest_product", "argmax", "threads",
 )  # fmt: skip
 
 
@@ -105,6 +107,8 @@ class PrivateSettings:
         last_token_head: the head computes the last position only.
         fold_score_scale: the factor 1/sqrt(D) is multiplied into the query weights beforehand;
             else the queries are multiplied by it.
+        largest_product: weights of the largest matrix product; one with more is computed in slices,
+            which takes less memory and sends more; 0: in one piece.
         argmax: the parties compute the next token; else the client finds it in the logits.
         reveal: the client's part of a pass, and nothing else: "token", the next one; "top-k",
             the likeliest tokens with their logits; "last-logits", those of the last position;
@@ -129,6 +133,7 @@ class PrivateSettings:
     client_one_hot: bool = False
     last_token_head: bool = False
     fold_score_scale: bool = False
+    largest_product: int = 0
     argmax: bool = True
     reveal: str = "token"
     top_k: int = 5
@@ -198,6 +203,17 @@ class PrivateSettings:
         return STACKS[self.protocol]
 
     @property
+    def cached_weights(self) -> bool:
+        """Whether only the first pass of a session opens the weights, under masks."""
+        return self.protocol == "semi2k"
+
+    def slice_lengths(self, length: int, weights: int) -> list[int]:
+        """The lengths of a weight's slices, of one that has so many elements, along `length`."""
+        longest = max(1, (self.largest_product or weights) // (weights // length))
+        step = -(-length // -(-length // longest))
+        return [min(step, length - start) for start in range(0, length, step)]
+
+    @property
     def parties(self) -> int:
         """The number of those that compute."""
         return 3 if self.protocol == "aby3" else 2
@@ -207,7 +223,8 @@ class PrivateSettings:
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
         # weights, those per position are a product.) So are the factors of shaped attention.
-        return {**fields, "secret_temperature": True, "secret_shape_factors": True}
+        secret = {"secret_temperature": True, "secret_shape_factors": True}
+        return {**fields, "cached_weights": self.cached_weights, **secret}
 
 
 def _wrong(name: str, expected: str, value: object) -> ValueError:

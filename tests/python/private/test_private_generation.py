@@ -19,6 +19,7 @@ from transformers import MistralConfig, MistralForCausalLM
 import aero
 from aero.export.plain_weights import write_network
 from aero.models.foreign_writer import describe_model
+from aero.network.description import operations_of
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.environment import find_private_python, private_command
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.private
 
 # The prompt, a token of the answer, and new text of a conversation.
 PASSES = [[[3, 141, 59, 26, 5]], [[7]], [[9, 1, 2]]]
+CHEAP: dict[str, Any] = {"client_one_hot": True, "last_token_head": True}
 PAIR = [[[3, 141, 59], [26, 5, 250]], [[7], [31]], [[1, 2], [3, 4]]]
 
 
@@ -121,10 +123,7 @@ def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> 
     folder = aero.export_weights(trained("SM+LN+G", context_length=64), tmp_path)
     described = read_network(folder).description
     passes = [[list(range(20))], [[7]], [[9, 1, 2]]]
-    chosen = [
-        {"protocol": name, "client_one_hot": True, "last_token_head": True}
-        for name in ("semi2k", "aby3")
-    ]
+    chosen = [{"protocol": name, **CHEAP} for name in ("semi2k", "aby3")]
     found = run([job(folder, passes, **settings) for settings in chosen])
     for settings, computed in zip(chosen, found, strict=True):
         check(computed)
@@ -135,6 +134,40 @@ def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> 
             for piece, sent in each["bytes"].items():
                 # SPU is deterministic here, but for some dozen bytes of names and sizes.
                 assert abs(sent - costs[piece].comm_bytes) < 200, (settings, piece, rows)
+
+
+def test_semi2k_opens_the_weights_in_the_first_pass_alone(tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+ScFuFFN", context_length=64), tmp_path)
+    [[first, *later]] = run([job(folder, [[[5]], [[7]], [[9]]], protocol="semi2k", **CHEAP)])
+    embed, *others = operations_of(read_network(folder).description)
+    opened = 256 * embed["width"]
+    opened += sum(one["in"] * one["out"] for one in others if one.op == "linear")
+    for each in later:
+        saved = sum(first["bytes"].values()) - sum(each["bytes"].values())
+        # 16 bytes of each weight of a product, less what a longer context adds.
+        assert saved == pytest.approx(16 * opened, rel=0.02)
+    assert not list(Path.cwd().glob("BeaverCache*"))
+
+
+@pytest.mark.parametrize("protocol", ["cheetah", "semi2k", "aby3"])
+def test_products_in_slices_give_the_same_at_their_price(protocol: str, tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+ScFuFFN", context_length=64), tmp_path)
+    described = read_network(folder).description
+    width = described["operations"][0]["width"]
+    # Of the table and the head four slices, the last one shorter; the layers' products in some.
+    chosen = {"protocol": protocol, "largest_product": 67 * width, **CHEAP}
+    settings = PrivateSettings(**chosen)
+    assert settings.slice_lengths(256, 256 * width) == [64] * 4
+    [passes] = run([job(folder, [[list(range(20))], [[7]]], **chosen)])
+    check(passes)
+    length = 0
+    for each, rows in zip(passes, (20, 1), strict=True):
+        length += rows
+        costs = predicted_costs(described, length, settings, rows)
+        for piece, sent in each["bytes"].items():
+            left = remainder(costs[piece], 1, sent) if protocol == "cheetah" else sent
+            least = 0.0 if protocol == "cheetah" else costs[piece].comm_bytes
+            assert abs(left - least) < 2e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
 
 
 def test_two_processes_answer_over_tls_at_the_predicted_bytes(tmp_path: Path) -> None:

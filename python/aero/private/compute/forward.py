@@ -34,18 +34,30 @@ def _embed(operation: Operation, weights: Weights, settings: PrivateSettings, ro
         return table[rows[0] : rows[-1] + 1]
     if not settings.client_one_hot:
         return table.at[rows].get(mode="promise_in_bounds")
-    one_hot = (rows.reshape(-1, 1) == jnp.arange(table.shape[0])).astype(jnp.int32)
-    # Integers times fixed point: the product needs no truncation.
-    found = jax.lax.dot_general(
-        one_hot, table, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
-    )
-    return found.reshape(*rows.shape, -1)
+    products, start = [], 0
+    for piece in _slices(table):
+        tokens = jnp.arange(start, start + len(piece))
+        one_hot = (rows.reshape(-1, 1) == tokens).astype(jnp.int32)
+        # Integers times fixed point: the product needs no truncation.
+        product = jax.lax.dot_general(
+            one_hot, piece, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        products.append(product)
+        start += len(piece)
+    return functools.reduce(operator.add, products).reshape(*rows.shape, -1)
 
 
 def _linear(_: Operation, weights: Weights, __: PrivateSettings, x: Array) -> Array:
-    product = x.reshape(-1, x.shape[-1]) @ weights["weight"]
+    rows = x.reshape(-1, x.shape[-1])
+    columns = [rows @ piece for piece in _slices(weights["weight"])]
+    product = columns[0] if len(columns) == 1 else jnp.concatenate(columns, axis=-1)
     product = product.reshape(*x.shape[:-1], -1)
     return product + weights["bias"] if "bias" in weights else product
+
+
+def _slices(weight: Array) -> tuple[Array, ...]:
+    """Of a weight as `pieces` cuts it."""
+    return weight if isinstance(weight, tuple) else (weight,)
 
 
 def _split_heads(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +22,7 @@ from aero.private.compute.calls import AbstractArray, Call, Party, Traffic, Valu
 from aero.private.compute.spu_runtime import Compiler, ProfileLog, SpuParty, runtime_config
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
+from aero.private.temporary import temporary_folder
 
 # The time that one party still has to end by itself when the other has failed.
 GRACE_SECONDS = 5.0
@@ -39,6 +42,9 @@ class InProcessParties:
         self.settings = PrivateSettings() if settings is None else settings
         self.calls: list[Call] = []
         self._compiler = Compiler(self.settings)
+        self._held = contextlib.ExitStack()
+        if self.settings.cached_weights:
+            self._held.enter_context(_working_folder())
         count = self.settings.parties
         self._log = ProfileLog(1 if count == 2 else count)
         description = libspu.link.Desc()
@@ -108,6 +114,19 @@ class InProcessParties:
         """See `Parties.close`."""
         self._sides.clear()
         self._log.close()
+        self._held.close()
+
+
+@contextlib.contextmanager
+def _working_folder() -> Iterator[None]:
+    """A temporary one for a block: SPU writes what it keeps of opened weights where it works."""
+    before = Path.cwd()
+    with temporary_folder() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def _shares(elements: int, sender: Party) -> Traffic:

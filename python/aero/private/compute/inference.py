@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import spu.experimental
 from numpy.typing import NDArray
 
 from aero.network.description import Network
@@ -59,6 +60,11 @@ def set_up(parties: Parties) -> None:
     parties.discard(matrix, vector, *parties.run("set-up", touch, matrix, vector))
 
 
+def _keep_opened(weights: dict[str, Any]) -> dict[str, Any]:
+    """Has SPU keep what a product opens of each weight under its mask, for later ones."""
+    return {name: spu.experimental.make_cached_var(x) for name, x in weights.items()}
+
+
 class PrivateNetwork:
     """The server's network, with the parties that compute it.
 
@@ -88,6 +94,10 @@ class PrivateNetwork:
                 )
                 for name, tensor in piece.weights.items()
             }
+            if settings.cached_weights and piece.cached:
+                factors = {name: self._weights[piece.name][name] for name in piece.cached}
+                # Other names of the same shares, which SPU knows by their place in memory.
+                parties.discard(parties.run(f"{piece.name}: kept", _keep_opened, factors))
 
     def run(
         self,

@@ -25,7 +25,10 @@ from aero.private.settings import PrivateSettings
 Array = Any  # of JAX, or of SPU's compiler in its place
 Weights = dict[str, Array]
 Tensor = np.ndarray[Any, Any]
-Parts = tuple[tuple[Operation, dict[str, str]], ...]
+# Each operation, and by the role of a weight its name, or those of its slices.
+Parts = tuple[tuple[Operation, dict[str, tuple[str, ...]]], ...]
+# What SPU would cut into tiles of 256 MiB keeps nothing of the weights that it has opened.
+_MOST_CACHED = 1 << 24
 
 # The input of an operation that holds rows of earlier tokens, and how many of them it reads.
 _EARLIER: dict[str, tuple[int, Callable[[Operation], int | None]]] = {
@@ -72,7 +75,7 @@ class Rows:
         values: dict[str, Array] = {self.given: value, POSITIONS: positions}
         kept: list[Array] = []
         for operation, keys in self.parts:
-            own = {role: weights[key] for role, key in keys.items()}
+            own = {role: _own(weights, names) for role, names in keys.items()}
             inputs = [values[name] for name in operation.inputs]
             if operation.op in _EARLIER:
                 place, reads = _EARLIER[operation.op]
@@ -89,6 +92,11 @@ class Rows:
         return values[self.parts[-1][0].output], tuple(kept)
 
 
+def _own(weights: Weights, names: tuple[str, ...]) -> Array:
+    found = tuple(weights[name] for name in names)
+    return found if len(found) > 1 else found[0]
+
+
 def _tail(x: Array, rows: int | None) -> Array:
     """The last rows; all for None."""
     return x if rows is None else x[..., max(0, x.shape[-2] - rows) :, :]
@@ -103,11 +111,13 @@ class Piece:
         function: of the weights, the previous piece's result and what is kept of earlier passes;
             of the embedding: the tokens [B, T]. After the head: of the logits alone.
         weights: by name, float32; the server's.
+        cached: names of the weights of which a protocol may keep what it has opened.
     """
 
     name: str
     function: Rows | Callable[[Array], Array]
     weights: dict[str, Tensor]
+    cached: tuple[str, ...] = ()
 
 
 def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
@@ -145,7 +155,8 @@ def _piece(
     """A piece that reads `given`, and the value that it makes for the next."""
     context = network.description["context_length"]
     weights: dict[str, Tensor] = {}
-    parts: list[tuple[Operation, dict[str, str]]] = []
+    cached: list[str] = []
+    parts: list[tuple[Operation, dict[str, tuple[str, ...]]]] = []
     known = {given: "given", POSITIONS: POSITIONS}
     key: list[Hashable] = []
     for step in steps:
@@ -160,21 +171,46 @@ def _piece(
         known[operation.output] = str(len(parts))
         keys = {}
         for role, tensor in tensors.items():
-            keys[role] = _key(operation, role, weights)
-            weights[keys[role]] = tensor.astype(np.float32)
+            own, axis = _key(operation, role, weights), _cut_axis(operation, role, settings)
+            slices = _slices(own, tensor.astype(np.float32), axis, settings)
+            keys[role] = tuple(slices)
+            weights |= slices
+            if axis is not None:
+                cached += [name for name, x in slices.items() if x.size <= _MOST_CACHED]
         parts.append((operation, keys))
         fields = tuple(sorted(operation.fields.items()))
         key.append((operation.op, fields, inputs, tuple(sorted(keys.items()))))
     last = name == "head" and settings.last_token_head
     function = Rows(tuple(key), tuple(parts), given, last, settings)
-    return Piece(name, function, weights), steps[-1].operation.output
+    return Piece(name, function, weights, tuple(cached)), steps[-1].operation.output
+
+
+def _cut_axis(operation: Operation, role: str, settings: PrivateSettings) -> int | None:
+    """The axis along which a factor of a matrix product is cut; None of other weights."""
+    if role != "weight":
+        return None
+    if operation.op == "embed":
+        return 0 if settings.client_one_hot and operation.inputs == (TOKENS,) else None
+    return 1 if operation.op == "linear" else None
+
+
+def _slices(
+    name: str, tensor: Tensor, axis: int | None, settings: PrivateSettings
+) -> dict[str, Tensor]:
+    """A weight, or its slices, by name."""
+    lengths = [] if axis is None else settings.slice_lengths(tensor.shape[axis], tensor.size)
+    if axis is None or len(lengths) < 2:
+        return {name: tensor}
+    cut = np.split(tensor, np.cumsum(lengths)[:-1], axis=axis)
+    return {f"{name}, slice {number}": one for number, one in enumerate(cut)}
 
 
 def _key(operation: Operation, role: str, taken: dict[str, Tensor]) -> str:
     """The tensor's name without its layer, and a new one where two operations share a tensor."""
     name = operation.weights.get(role, f"{operation.op}.{role}")
     name = name.removeprefix(f"layers.{operation.layer}.")
-    return name if name not in taken else f"{name} as {role} of {operation.output}"
+    free = name not in taken and f"{name}, slice 0" not in taken
+    return name if free else f"{name} as {role} of {operation.output}"
 
 
 def _prepared(step: Step, context: int) -> dict[str, Tensor]:

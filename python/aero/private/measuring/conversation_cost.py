@@ -19,25 +19,30 @@ class ConversationCost:
     Attributes:
         description: of the network.
         settings: of both parties.
+        sequences: prompts of equal length, side by side.
     """
 
     description: dict[str, Any]
     settings: PrivateSettings
+    sequences: int = 1
 
     def reading(self, rows: int, before: int = 0) -> Cost:
         """The cost of one pass over new tokens, after `before` others."""
-        return passes_cost(self.description, [rows], self.settings, before)
+        return passes_cost(self.description, [rows], self.settings, before, self.sequences)
 
     def answering(self, tokens: int, before: int) -> Cost:
         """The cost of so many passes of one token each."""
-        return passes_cost(self.description, [1] * tokens, self.settings, before)
+        return passes_cost(
+            self.description, [1] * tokens, self.settings, before, self.sequences
+        )
 
     @property
     def weights_bytes(self) -> int:
         """The shares of the weights, once, at most: factors that are folded away send nothing."""
         if self.settings.private_weights:
             return 0
-        return 8 * weight_elements(self.description)
+        words = 4 if self.settings.parties == 3 else 1  # two of three shares to each of the others
+        return 8 * words * weight_elements(self.description)
 
     def to_text(self, prompt: int, answer: int, most: int, parties: int) -> str:
         """A few lines for the client, who decides whether to begin.
@@ -66,7 +71,9 @@ class ConversationCost:
                 f"an answer of {answer} tokens: {_mb(total)} at most; {most} tokens: about "
                 f"{_mb(whole)}",
             ]
-        held = run_bytes(self.description, self.settings, prompt, parties=parties)
+        held = run_bytes(
+            self.description, self.settings, prompt, parties=parties, sequences=self.sequences
+        )
         return "\n".join([*lines, f"memory here: up to {in_units(held, 'GB', 1)} GB"])
 
 

@@ -41,9 +41,9 @@ class PassReport:
 
     Attributes:
         length: tokens so far, those that it read included.
-        rows: how many it read: the prompt's, or one.
-        token: the private next token.
-        plaintext_token: the plaintext network's after the same tokens.
+        rows: how many it read of each sequence: the prompt's, or one.
+        tokens: the private next one of each sequence.
+        plaintext_tokens: the plaintext network's after the same tokens.
         largest_difference: of the logits.
         largest_logit: of the plaintext logits, absolute.
         calls: one per piece.
@@ -53,8 +53,8 @@ class PassReport:
 
     length: int
     rows: int
-    token: int
-    plaintext_token: int
+    tokens: tuple[int, ...]
+    plaintext_tokens: tuple[int, ...]
     largest_difference: float
     largest_logit: float
     calls: tuple[Call, ...]
@@ -84,8 +84,8 @@ class RunReport:
     Attributes:
         label: of the network.
         settings: of both parties.
-        prompt: its tokens.
-        plaintext_tokens: the plaintext network's greedy continuation of the prompt.
+        prompts: the tokens of each; they are side by side.
+        plaintext_tokens: the plaintext network's greedy continuation of each.
         passes: one per new token.
         preparation: set-up and weights, paid once.
         predicted_set_up: the simulator's counts.
@@ -94,21 +94,21 @@ class RunReport:
 
     label: str
     settings: PrivateSettings
-    prompt: tuple[int, ...]
-    plaintext_tokens: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    plaintext_tokens: tuple[tuple[int, ...], ...]
     passes: tuple[PassReport, ...]
     preparation: tuple[Call, ...]
     predicted_set_up: Cost
     link: str = "memory"
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        """The private continuation."""
-        return tuple(each.token for each in self.passes)
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """The private continuation of each prompt."""
+        return tuple(zip(*(each.tokens for each in self.passes), strict=True))
 
     @property
     def same_tokens(self) -> bool:
-        """True if both continuations are the same."""
+        """True if all continuations are the same."""
         return self.tokens == self.plaintext_tokens
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,9 +118,9 @@ class RunReport:
             "link": self.link,
             "stack": STACK,
             "settings": self.settings.to_dict(),
-            "prompt": list(self.prompt),
-            "tokens": list(self.tokens),
-            "plaintext_tokens": list(self.plaintext_tokens),
+            "prompt": _one_or_all(self.prompts),
+            "tokens": _one_or_all(self.tokens),
+            "plaintext_tokens": _one_or_all(self.plaintext_tokens),
             "same_tokens": self.same_tokens,
             "preparation": [
                 _call_dict(
@@ -139,13 +139,14 @@ class RunReport:
         """
         shown, last = decode or (lambda tokens: " ".join(map(str, tokens))), self.passes[-1]
         lines = [
-            f"{self.label}, {len(self.prompt)} tokens of prompt, two parties over {self.link}, "
+            f"{self.label}, {len(self.prompts[0])} tokens of prompt, "
+            f"{'three' if self.settings.parties == 3 else 'two'} parties over {self.link}, "
             f"weights {'private to the server' if self.settings.private_weights else 'shared'}",
-            f"private:   {shown(self.tokens)!r}",
-            f"plaintext: {shown(self.plaintext_tokens)!r}"
-            + ("" if self.same_tokens else "  (differs)"),
-            "",
         ]
+        for private, plaintext in zip(self.tokens, self.plaintext_tokens, strict=True):
+            differs = "" if private == plaintext else "  (differs)"
+            lines += [f"private:   {shown(private)!r}", f"plaintext: {shown(plaintext)!r}{differs}"]
+        lines.append("")
         rows = [
             (call.name, call.traffic, call.seconds, cost, seconds.get(call.name))
             for calls, costs, seconds in (
@@ -175,7 +176,7 @@ class RunReport:
 
 def run_report(
     network: Network,
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     settings: PrivateSettings,
     found: Generated,
     link: str = "memory",
@@ -188,29 +189,38 @@ def run_report(
     described = network.description
     profiles = None if machine is None else machine_profiles(machine, link, settings.threads)
     passes = []
-    for index, token in enumerate(found.tokens):
-        read = [*prompt, *found.tokens[:index]]
-        rows = 1 if index else len(prompt)
-        private = found.logits[index]
-        plain = forward(network, [read])[0][-len(private) :]
+    count = len(prompts)
+    made = [one if isinstance(one, tuple) else (one,) for one in found.tokens]
+    for index, tokens in enumerate(made):
+        read = [
+            [*prompt, *(earlier[place] for earlier in made[:index])]
+            for place, prompt in enumerate(prompts)
+        ]
+        length = len(read[0])
+        rows = 1 if index else length
+        private = found.logits[index].reshape(count, -1, described["vocab_size"])
+        plain = forward(network, read)[:, -private.shape[1] :]
         passes.append(
             PassReport(
-                length=len(read),
+                length=length,
                 rows=rows,
-                token=token,
-                plaintext_token=int(plain[-1].argmax()),
+                tokens=tokens,
+                plaintext_tokens=tuple(int(one) for one in plain[:, -1].argmax(-1)),
                 largest_difference=float(np.abs(private - plain).max()),
                 largest_logit=float(np.abs(plain).max()),
                 calls=tuple(found.calls[index]),
-                predicted=predicted_costs(described, len(read), settings, rows),
-                predicted_seconds=_seconds(described, len(read), settings, profiles, rows),
+                predicted=predicted_costs(described, length, settings, rows, count),
+                predicted_seconds=_seconds(described, length, settings, profiles, rows, count),
             )
         )
     return RunReport(
         label=described["label"],
         settings=settings,
-        prompt=tuple(prompt),
-        plaintext_tokens=_continuation(network, prompt, passes),
+        prompts=tuple(map(tuple, prompts)),
+        plaintext_tokens=tuple(
+            _continuation(network, prompt, [(each.tokens[place], each.plaintext_tokens[place]) for each in passes])
+            for place, prompt in enumerate(prompts)
+        ),
         passes=tuple(passes),
         preparation=tuple(found.preparation),
         predicted_set_up=passes[0].predicted["set-up"],
@@ -224,10 +234,11 @@ def _seconds(
     settings: PrivateSettings,
     profiles: tuple[NetworkProfile, ComputeProfile] | None,
     rows: int,
+    sequences: int,
 ) -> dict[str, float]:
     if profiles is None:
         return {}
-    operations = predicted_operations(described, length, settings, rows)
+    operations = predicted_operations(described, length, settings, rows, sequences)
     return {
         piece: duration.seconds
         for piece, duration in predicted_durations(operations, *profiles).items()
@@ -235,13 +246,16 @@ def _seconds(
 
 
 def _continuation(
-    network: Network, prompt: Sequence[int], passes: Sequence[PassReport]
+    network: Network, prompt: Sequence[int], passes: Sequence[tuple[int, int]]
 ) -> tuple[int, ...]:
-    """The plaintext greedy tokens; those of the passes as long as they read the same."""
+    """The plaintext greedy tokens; those of the passes as long as they read the same.
+
+    Of each pass the private token and the plaintext's are given.
+    """
     tokens: list[int] = []
-    for each in passes:
-        if tokens == [earlier.token for earlier in passes[: len(tokens)]]:
-            tokens.append(each.plaintext_token)
+    for _, plaintext in passes:
+        if tokens == [private for private, _ in passes[: len(tokens)]]:
+            tokens.append(plaintext)
         else:
             logits: NDArray[np.float64] = forward(network, [[*prompt, *tokens]])
             tokens.append(int(logits[0, -1].argmax()))
@@ -291,12 +305,18 @@ def _megabytes(count: float) -> str:
     return f"{in_units(count, 'MB')} MB"
 
 
+def _one_or_all(sequences: Sequence[Any]) -> Any:
+    """What one prompt has, or a list of what each of several has."""
+    found = [list(one) if isinstance(one, tuple) else one for one in sequences]
+    return found[0] if len(found) == 1 else found
+
+
 def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
     return {
         "length": each.length,
         "rows": each.rows,
-        "token": each.token,
-        "plaintext_token": each.plaintext_token,
+        "token": _one_or_all(each.tokens),
+        "plaintext_token": _one_or_all(each.plaintext_tokens),
         "largest_difference": each.largest_difference,
         "largest_logit": each.largest_logit,
         "seconds": each.seconds,

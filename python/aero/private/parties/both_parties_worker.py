@@ -55,7 +55,8 @@ def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
         _say_piece(pipe, 0, Call("weights", seconds, sent))
         read = job["tokens"]
         for index in itertools.count():
-            new = np.asarray([read], np.int32)
+            # Of several sequences each entry has a token of each.
+            new = np.asarray(read, np.int32).reshape(len(read), -1).T
             found = computed.read_on(new, functools.partial(_say_piece, pipe, index))
             pipe.say(reported_pass(found, index))
             read = pipe.next_message()["read"]
@@ -78,11 +79,12 @@ def reported_call(call: Call, index: int) -> Piece:
 def reported_pass(found: inference.Pass, index: int) -> Pass:
     """The result of a pass as an event, for the client."""
     likeliest, logits = None, None
-    if found.likeliest is not None:
+    if found.likeliest is not None:  # of one sequence
         both = (each[0] for each in found.likeliest)
         likeliest = tuple((int(t), float(x)) for t, x in zip(*both, strict=True))
     if found.logits is not None:
-        logits = np.ascontiguousarray(found.logits[0], dtype="<f4")
+        one = len(found.logits) == 1
+        logits = np.ascontiguousarray(found.logits[0] if one else found.logits, dtype="<f4")
     return Pass(
         index,
         _next_token(found),
@@ -92,12 +94,14 @@ def reported_pass(found: inference.Pass, index: int) -> Pass:
     )
 
 
-def _next_token(found: inference.Pass) -> int:
-    """The parties' token, else the client's own look at the logits."""
-    if found.tokens is not None:
-        return int(found.tokens[0])
-    assert found.logits is not None
-    return int(found.logits[0, -1].argmax())
+def _next_token(found: inference.Pass) -> int | tuple[int, ...]:
+    """The parties' token, else the client's own look at the logits; of several sequences each."""
+    tokens = found.tokens
+    if tokens is None:
+        assert found.logits is not None
+        tokens = found.logits[:, -1].argmax(-1)
+    first, *others = (int(token) for token in tokens)
+    return (first, *others) if others else first
 
 
 if __name__ == "__main__":

@@ -57,14 +57,14 @@ class Pass(_Event):
 
     Attributes:
         index: from 0.
-        token: the next one.
+        token: the next one; of several sequences one of each.
         likeliest: with `reveal="top-k"`, tokens and their logits, best first.
-        shape: of the logits, where they are revealed.
+        shape: of the logits, where they are revealed; of several sequences with their number.
         logits: float32, little-endian.
     """
 
     index: int
-    token: int
+    token: int | tuple[int, ...]
     likeliest: tuple[tuple[int, float], ...] | None = None
     shape: tuple[int, ...] | None = None
     logits: bytes | None = None

@@ -36,16 +36,16 @@ class Generated:
     """The result and the cost of a private run.
 
     Attributes:
-        tokens: the new ones.
+        tokens: the new ones; of several prompts each pass has a tuple of them.
         logits: of each pass, [T, V] of the T tokens that it read, or [1, V], float32, where
-            `PrivateSettings.reveal` opens them.
+            `PrivateSettings.reveal` opens them; of B prompts [B, T, V].
         calls: of each pass, one per piece.
         preparation: set-up and the weights' shares, before the first pass.
         cpu_seconds: of each pass by party, where each is a process of its own.
         likeliest: of each pass with `reveal="top-k"`, tokens and their logits, best first.
     """
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[Any] = field(default_factory=list)
     logits: list[NDArray[np.float32]] = field(default_factory=list)
     calls: list[list[Call]] = field(default_factory=list)
     preparation: list[Call] = field(default_factory=list)
@@ -97,9 +97,25 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
             )
 
 
+def check_batch(prompts: Sequence[Sequence[int]], settings: PrivateSettings) -> None:
+    """Checks that prompts can go side by side.
+
+    Raises:
+        ValueError: their lengths differ, or what is revealed is of one sequence.
+    """
+    lengths = sorted({len(prompt) for prompt in prompts})
+    if len(lengths) > 1:
+        raise ValueError(
+            "private: prompts side by side must have equally many tokens, got "
+            f"{' and '.join(map(str, lengths))}; run them one after the other"
+        )
+    if len(prompts) > 1 and settings.reveal == "top-k":
+        raise ValueError("private: reveal must be token, last-logits or all with several prompts")
+
+
 def generate_privately(
     folder: Path,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | Sequence[Sequence[int]],
     new_tokens: int,
     settings: PrivateSettings,
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
@@ -110,8 +126,8 @@ def generate_privately(
 
     Args:
         folder: of `export_weights`.
-        tokens: the prompt.
-        new_tokens: how many to compute. The first pass reads the prompt, each later one a token;
+        tokens: the prompt, or several of equal length, which go on side by side.
+        new_tokens: how many to compute, of each. The first pass reads the prompt, each later one a token;
             keys and values of all before it are kept as shares.
         settings: of both parties.
         after_piece: called after each piece, with the number of its pass from 0.
@@ -134,13 +150,27 @@ def generate_privately(
     job = {
         "folder": str(folder.resolve()),
         "settings": settings.to_dict(),
-        "tokens": [int(token) for token in tokens],
+        "tokens": _by_place(tokens, settings),
     }
     found, command = Generated(), "aero.private.parties.both_parties_worker"
     reads = read_alone(new_tokens) if reads is None else reads
     for event in _events(private_command(command, python), job, reads):
         collect(found, event, after_piece)
     return found
+
+
+def _plain(read: Sequence[Any]) -> list[Any]:
+    return [list(one) if isinstance(one, tuple) else int(one) for one in read]
+
+
+def _by_place(
+    tokens: Sequence[int] | Sequence[Sequence[int]], settings: PrivateSettings
+) -> list[Any]:
+    """Of one prompt its tokens, of several those of each place."""
+    if not isinstance(tokens[0], Sequence):
+        return [int(token) for token in tokens]  # type: ignore[arg-type]
+    check_batch(tokens, settings)  # type: ignore[arg-type]
+    return [[int(token) for token in place] for place in zip(*tokens, strict=True)]  # type: ignore[arg-type]
 
 
 def collect(
@@ -181,7 +211,7 @@ def _events(command: list[str], job: Part, reads: Reads) -> Iterator[Event]:
                         raise PartyError(f"private: {event.reason}")
                     yield event
                     if isinstance(event, Pass):
-                        worker.tell({"read": [int(token) for token in reads(event.token)]})
+                        worker.tell({"read": _plain(reads(event.token))})
         finally:
             worker.end()
 

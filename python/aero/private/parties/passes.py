@@ -8,8 +8,9 @@ from typing import Any
 
 from aero.private.party_errors import PartyError
 
-# What the client reads in the next pass, of the token that the last one gave; nothing: the end.
-Reads = Callable[[int], Sequence[int]]
+# What the client reads in the next pass, of the token that the last one gave; nothing: the end. Of
+# several sequences each token is a tuple of them.
+Reads = Callable[[Any], Sequence[Any]]
 
 
 def read_alone(new_tokens: int) -> Reads:

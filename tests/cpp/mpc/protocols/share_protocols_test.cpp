@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "csrc/mpc/functions.h"
+#include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/protocols/composites.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/matmul.h"
@@ -82,6 +83,44 @@ TEST(Aby3, AVectorOfOnePartyIsSharedByItsOwner) {
   hot = stack("spu-semi2k");
   hot.client_one_hot = true;
   EXPECT_NEAR(embedding(hot, {10, 200, 32}).comm_bytes(), 2 * 67200, 1e-3);
+}
+
+// 10 x 64 times 64 x 96, then 1 x 64, sent 116,224 and, the weight being kept, 17,920 and 1,792.
+TEST(Semi2k, OpensAKeptWeightOnce) {
+  const Stack semi2k = stack("spu-semi2k");
+  const auto bytes = [&](std::int64_t rows, bool opened) {
+    return operation_cost(semi2k, WeightProduct{{rows, 64, 96}, opened}).comm_bytes();
+  };
+  EXPECT_NEAR(bytes(10, false), 116224, 1e-3);
+  EXPECT_NEAR(bytes(10, true), 17920, 1e-3);
+  EXPECT_NEAR(bytes(1, true), 1792, 1e-3);
+  Stack hot = semi2k;
+  hot.client_one_hot = true;
+  EXPECT_NEAR(embedding(hot, {10, 200, 32, true}).comm_bytes(), 16 * 10 * 200, 1e-3);
+  // Tiles of 256 MiB are not kept.
+  EXPECT_EQ(operation_cost(semi2k, WeightProduct{{1, 768, 50257}, true}),
+            operation_cost(semi2k, WeightProduct{{1, 768, 50257}, false}));
+  EXPECT_THROW(with_fields(stack("spu-aby3"), {{"cached_weights", true}}), std::invalid_argument);
+  EXPECT_THROW(with_fields(stack("spu-0.9.5"), {{"cached_weights", true}}), std::invalid_argument);
+}
+
+TEST(WeightProduct, AboveTheLargestIsTheSumOfItsSlices) {
+  for (const char* name : {"spu-0.9.5", "spu-semi2k", "spu-aby3"}) {
+    Stack sliced = stack(name);
+    sliced.largest_product = 64 * 30;
+    const auto product = [&](std::int64_t columns) {
+      return matmul(sliced, {10, 64, columns}, RightFactor::kShared);
+    };
+    // Four slices of 24, 24, 24 and 23 columns.
+    EXPECT_EQ(weight_matmul(sliced, {10, 64, 95}, Slices::kColumns, false),
+              sequential(product(24), 3) + product(23))
+        << name;
+    EXPECT_EQ(weight_matmul(sliced, {10, 64, 30}, Slices::kColumns, false), product(30)) << name;
+    EXPECT_EQ(weight_matmul(sliced, {10, 95, 64}, Slices::kInner, false),
+              sequential(matmul(sliced, {10, 24, 64}, RightFactor::kShared), 3) +
+                  matmul(sliced, {10, 23, 64}, RightFactor::kShared))
+        << name;
+  }
 }
 
 TEST(ShareProtocols, RefuseWhatOnlyCiphertextsHave) {
