@@ -77,6 +77,10 @@ def generate(
         str | None,
         typer.Option(help=f"{STACKS} Default: spu-0.9.5 with the settings of `aero private`."),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="cheetah, semi2k or aby3, as `aero private chat --protocol` runs it."),
+    ] = None,
     set_: Settings = None,
     network: Network = None,
     compute: Compute = "paper-testbed",
@@ -94,7 +98,8 @@ def generate(
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
-        keywords = {"model": model, "stack": stack, **sizes, **settings(set_)}
+        own = {"stack": stack} if protocol is None else _as_private_runs(protocol, stack)
+        keywords = {"model": model, **own, **sizes, **settings(set_)}
         found = mpc.simulate_generation(
             label,
             new_tokens=new_tokens,
@@ -214,6 +219,18 @@ def accuracy(
             as_json=as_json,
             as_csv=as_csv,
         )
+
+
+def _as_private_runs(protocol: str, stack: str | None) -> dict[str, Any]:
+    from aero.mpc.generation import private_fields
+    from aero.private.settings import STACKS as BY_PROTOCOL
+
+    if protocol not in BY_PROTOCOL or stack is not None:
+        raise ValueError(
+            f"generate: --protocol must be {', '.join(BY_PROTOCOL)} and goes without --stack, got "
+            f"{protocol}{'' if stack is None else f' and {stack}'}"
+        )
+    return {"stack": BY_PROTOCOL[protocol], **private_fields(BY_PROTOCOL[protocol])}
 
 
 def _size(text: str) -> tuple[int, int | None]:

@@ -36,11 +36,11 @@ PrivateOptions = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
+        help="private_weights=false, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
         "broadcast_reciprocal=false, client_one_hot=false, last_token_head=false, "
-        "fold_score_scale=true, reveal=top-k, top_k=5, argmax=false, fraction_bits=20, threads=4, "
-        "or a field of SPU such as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings "
-        "explains them); may be repeated.",
+        "largest_product=4000000, fold_score_scale=true, reveal=top-k, top_k=5, argmax=false, "
+        "fraction_bits=20, threads=4, or a field of SPU such as fxp_div_goldschmidt_iters=1 "
+        "(aero.private.PrivateSettings explains them); may be repeated.",
     ),
 ]
 Protocol = Annotated[
@@ -75,10 +75,22 @@ Machine = Annotated[
 )
 def run(
     source: Source,
-    prompt: Prompt = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Text to continue; other users can see it. Repeated: several side by side, of "
+            "equally many tokens."
+        ),
+    ] = None,
     prompt_file: PromptFile = None,
-    prompt_tokens: PromptTokens = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to compute.", min=1, max=10**6)] = 1,
+    prompt_tokens: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N,N,...", help="A text as token numbers; may be repeated as well."),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(help="How many tokens to compute of each.", min=1, max=10**6)
+    ] = 1,
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="Folder with tokenizer.json; default: the run's, or in the export."),
@@ -95,16 +107,20 @@ def run(
     machine: Machine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continues a prompt privately; shows logits, tokens and bytes next to the expected ones."""
+    """Continues prompts privately; shows logits, tokens and bytes next to the expected ones.
+
+    The cost is said before it starts.
+    """
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.network.description import layer_count
         from aero.network.files import read_network
         from aero.private.environment import find_private_python
+        from aero.private.measuring.conversation_cost import ConversationCost
         from aero.private.measuring.run_reports import run_report
-        from aero.private.parties.job import check_runnable, check_tokens
-        from aero.private.parties.memory import check_memory
+        from aero.private.parties.job import check_batch, check_runnable, check_tokens
+        from aero.private.parties.memory import check_memory, in_slices
         from aero.private.parties.two_processes import generate_over
 
         end_on_termination()
@@ -112,15 +128,22 @@ def run(
         network = read_network(folder)
         check_runnable(network.description)
         known = find_tokenizer(tokenizer, source)
-        numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
-        check_tokens(numbers, tokens, network.description)
+        prompts = _prompts(prompt, prompt_file, prompt_tokens, known)
+        for numbers in prompts:
+            check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_, protocol)
-        check_memory(network.description, chosen, len(numbers), parties=chosen.parties)
+        check_batch(prompts, chosen, link)
+        length, sizes = len(prompts[0]), {"parties": chosen.parties, "sequences": len(prompts)}
+        chosen = in_slices(network.description, chosen, length, **sizes)
+        check_memory(network.description, chosen, length, **sizes)
         python = find_private_python()
+        cost = ConversationCost(network.description, chosen, len(prompts))
+        note(cost.to_text(length, tokens, tokens, chosen.parties))
         progress = shown_progress(layer_count(network.description))
-        found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
+        given: Any = prompts if len(prompts) > 1 else prompts[0]
+        found = generate_over(link, folder, given, tokens, chosen, progress, python)
         report = run_report(
-            network, numbers, chosen, found, link, str(machine) if machine else None
+            network, prompts, chosen, found, link, str(machine) if machine else None
         )
         if as_json:
             say(json.dumps(report.to_dict(), indent=2))
@@ -176,8 +199,9 @@ def exported(source: Path) -> Iterator[Path]:
 def chosen_settings(given: list[str] | None, protocol: str | None = None, **own: Any) -> Any:
     """Settings from FIELD=VALUE. Commands do what is cheapest and changes no token that is made.
 
-    The client makes the one-hot rows of its own tokens, and the head computes the last position,
-    unless FIELD=VALUE says otherwise.
+    The client makes the one-hot rows of its own tokens, the head computes the last position, under
+    Cheetah the server multiplies by its weights in the clear, and under SEMI2K products are small
+    enough to keep what is opened of their weights, unless FIELD=VALUE says otherwise.
 
     Args:
         given: of --set.
@@ -194,7 +218,10 @@ def chosen_settings(given: list[str] | None, protocol: str | None = None, **own:
         raise ValueError(
             f"private: --protocol {protocol} and protocol={found['protocol']} differ; give one"
         )
-    return PrivateSettings.from_dict(found)
+    cheapest = {"cheetah": {"private_weights": True}, "semi2k": {"largest_product": 1 << 24}}
+    return PrivateSettings.from_dict(
+        {**cheapest.get(found.get("protocol", "cheetah"), {}), **found}
+    )
 
 
 def private_settings(given: list[str] | None, protocol: str | None = None) -> Any:
@@ -224,6 +251,21 @@ def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
     if given is not None:
         raise ValueError(f"private: --tokenizer must be a folder with tokenizer.json, got {given}")
     return None
+
+
+def _prompts(
+    texts: list[str] | None,
+    file: Path | None,
+    numbers: list[str] | None,
+    known: Tokenizer | None,
+) -> list[list[int]]:
+    """The tokens of each prompt."""
+    if texts and file is None and not numbers:
+        return [prompt_numbers(text, None, None, known) for text in texts]
+    if numbers and file is None and not texts:
+        return [prompt_numbers(None, None, each, known) for each in numbers]
+    given = texts[0] if texts else None, file, numbers[0] if numbers else None
+    return [prompt_numbers(*given, known)]
 
 
 def prompt_numbers(

@@ -106,7 +106,7 @@ def chat(
         from aero.private.measuring.conversation_cost import ConversationCost
         from aero.private.parties.conversation import Conversation
         from aero.private.parties.job import check_runnable, check_tokens, generate_privately
-        from aero.private.parties.memory import check_memory
+        from aero.private.parties.memory import check_memory, in_slices
         from aero.private.parties.party import PartyJob, ask
         from aero.private.parties.supervision import TimeLimits
 
@@ -125,8 +125,10 @@ def chat(
         talk = Conversation(
             numbers, context, answer=tokens, most=min(most or room, room), stop=_stops(stop, known)
         )
-        cost = ConversationCost(description, chosen)
         parties = chosen.parties if connect is None else 1
+        if connect is None:  # a server has settings of its own
+            chosen = in_slices(description, chosen, len(numbers), parties=parties)
+        cost = ConversationCost(description, chosen)
         check_memory(description, chosen, len(numbers), parties=parties)
         note(cost.to_text(len(numbers), min(tokens, talk.most), talk.most, parties))
         _agree(yes)

@@ -17,13 +17,25 @@ from aero.mpc.simulation import network_and_fields
 from aero.tables import in_units
 
 Sampling = Literal["argmax", "client"]
-#: How `aero private chat` computes: SPU's release, the fields in which its commands differ from it,
-#: and the weights that are secret there.
+#: How `aero private chat` computes by default: SPU's release, under Cheetah.
 PRIVATE_STACK = "spu-0.9.5"
-PRIVATE_FIELDS: dict[str, FieldValue] = {
+_PRIVATE_FIELDS: dict[str, FieldValue] = {
     "client_one_hot": True, "last_token_head": True, "secret_temperature": True,
     "secret_shape_factors": True, "threads": 1,
 }  # fmt: skip
+# And what is cheaper under one protocol.
+_PROTOCOL_FIELDS: dict[str, dict[str, FieldValue]] = {
+    "spu-0.9.5": {"private_weights": True},
+    "spu-semi2k": {"largest_product": 1 << 24},
+}
+
+
+def private_fields(stack: str = PRIVATE_STACK) -> dict[str, FieldValue]:
+    """The fields in which commands of `aero private` differ from the stack of their protocol.
+
+    Among them are the weights that are secret there.
+    """
+    return {**_PRIVATE_FIELDS, **_PROTOCOL_FIELDS.get(stack, {})}
 
 
 @dataclass(frozen=True)
@@ -170,7 +182,8 @@ def simulate_generation(
         context_length: T of the prompts. Defaults as in `simulate`.
         vocab_size: V. Defaults as in `simulate`.
         stack: As in `simulate`. Default: `spu-0.9.5` as `aero private chat` computes on it, where
-            the client makes the rows of its own tokens and the head computes the last position.
+            the client makes the rows of its own tokens, the head computes the last position and
+            the server knows its weights.
         **overrides: Fields of stack and network, as in `simulate`.
 
     Raises:
@@ -180,11 +193,11 @@ def simulate_generation(
         >>> from aero import mpc
         >>> report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=16)
         >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.rounds
-        ([4998, 458], 110389)
+        ([4581, 431], 112700)
     """
     description = stack_description(PRIVATE_STACK if stack is None else stack)
     if stack is None:
-        overrides = PRIVATE_FIELDS | overrides
+        overrides = private_fields() | overrides
     network, fields = network_and_fields(
         label_or_model, model, context_length, vocab_size, description, overrides
     )

@@ -11,7 +11,7 @@ from typing import Any
 from aero.mpc.advice import PROTOCOLS, share_bytes
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.generation import PRIVATE_FIELDS, simulate_generation
+from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields
@@ -58,7 +58,7 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
         )
         tokens = 2 if network.causal else 1
         made = simulate_generation(
-            given, new_tokens=tokens, stack=stack, **PRIVATE_FIELDS | keywords
+            given, new_tokens=tokens, stack=stack, **private_fields(stack) | keywords
         )
         operations = (
             described_spec(network.spec) if network.spec is not None

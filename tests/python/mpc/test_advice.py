@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.cli import app
 from aero.mpc.advice import advise, link_profile, share_bytes
-from aero.mpc.generation import PRIVATE_FIELDS
+from aero.mpc.generation import private_fields
 from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
 
 LINK = link_profile(20, 200)
@@ -114,7 +114,7 @@ def test_dollars_are_machines_and_bytes() -> None:
 def test_every_family_is_timed_for_prompt_and_later_tokens() -> None:
     for one in passes("SM+LN+G", **TINY):
         generation = mpc.simulate_generation(
-            "SM+LN+G", new_tokens=2, stack=one.stack, **PRIVATE_FIELDS, **TINY
+            "SM+LN+G", new_tokens=2, stack=one.stack, **private_fields(one.stack), **TINY
         )
         assert one.later is not None
         assert (one.first.total, one.later.total) == generation.per_token

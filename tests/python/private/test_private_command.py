@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import aero
 from aero.cli import app
+from aero.cli.private import private_settings
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private import environment
@@ -138,6 +139,7 @@ def test_tokens_logits_and_bytes_stand_beside_the_plaintext_and_the_prediction(e
         setup=False,
         client_one_hot=True,
         last_token_head=True,
+        private_weights=True,
     )
     first = found["passes"][0]
     predicted = first["predicted_client_bytes"] + first["predicted_server_bytes"]
@@ -151,7 +153,7 @@ def test_tokens_logits_and_bytes_stand_beside_the_plaintext_and_the_prediction(e
 def test_bytes_that_chance_explains_are_shown_as_chance(export, pretender):
     """One Ferret extension more than the average run makes is no error of the prediction."""
     network = read_network(export)
-    settings = PrivateSettings(reveal="all")
+    settings = PrivateSettings(reveal="all", private_weights=True)
     costs = predicted_costs(network.description, 3, settings)
     extension = 266_259
     events = [piece(0, "set-up"), piece(0, "weights", 0, 10)]
@@ -173,6 +175,34 @@ def test_bytes_that_chance_explains_are_shown_as_chance(export, pretender):
     shown = [f"{100 * found[name]:.2f}" for name in ("resolution", "remainder")]
     assert row.split()[-3:-1] == shown
     assert any("± %" in line and "left %" in line for line in text)
+
+
+def test_prompts_side_by_side_have_one_price_and_each_its_answer(export, pretender):
+    network = read_network(export)
+    prompts = [[5, 6, 7], [9, 8, 1]]
+    logits = forward(network, prompts)
+    best = logits[:, -1].argmax(-1).tolist()
+    events = [piece(0, "set-up"), piece(0, "weights", 0, 10)]
+    events += [piece(0, name) for name in PIECES]
+    events += [passed(0, logits, best), {"event": "done"}]
+    pretender.script(*events)
+    given = ("--prompt-tokens", "5,6,7", "--prompt-tokens", "9,8,1")
+    result = run(export, *given, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["prompt"] == prompts
+    assert found["tokens"] == found["plaintext_tokens"] == [[one] for one in best]
+    [only] = found["passes"]
+    assert only["token"] == best and only["largest_difference"] < 1e-5
+    costs = predicted_costs(network.description, 3, private_settings(None), sequences=2)
+    whole = sum(costs[name].comm_bytes for name in PIECES)
+    assert only["predicted_client_bytes"] + only["predicted_server_bytes"] == pytest.approx(whole)
+    # The price stands before the first piece.
+    assert result.stderr.index("3 tokens with the first") < result.stderr.index("set-up:")
+    # Each place has a token of each prompt.
+    assert pretender.started["job"]["tokens"] == [[5, 9], [6, 8], [7, 1]]
+    text = run(export, *given).stdout
+    assert text.count("private: ") == text.count("plaintext: ") == 2
 
 
 def test_another_continuation_is_shown_as_such(export, pretender):
@@ -220,6 +250,8 @@ def test_the_prompt_is_never_on_a_command_line(export, pretender):
         (["--prompt-tokens", "1,x"], "--prompt-tokens must be integers with commas, got '1,x'"),
         (["--prompt-tokens", "1,256"], "tokens must be from 0 to 255, got 256"),
         (["--prompt", ""], "at least one token"),
+        (["--prompt", "to", "--prompt", "to be"], "must have equally many tokens, got 2 and 5"),
+        (["--prompt", "to", "--prompt", "be", "--link", "tcp"], "--link must be memory"),
         (["--prompt-tokens", "1", "--set", "reveal=token"], "must be all or last-logits, got tok"),
         (["--prompt-tokens", ",".join(["1"] * 33)], "must fit in the network's context of 32"),
         (["--prompt-tokens", "1,2", "--tokens", "32"], "31 before the last new one"),

@@ -32,9 +32,7 @@ class ConversationCost:
 
     def answering(self, tokens: int, before: int) -> Cost:
         """The cost of so many passes of one token each."""
-        return passes_cost(
-            self.description, [1] * tokens, self.settings, before, self.sequences
-        )
+        return passes_cost(self.description, [1] * tokens, self.settings, before, self.sequences)
 
     @property
     def weights_bytes(self) -> int:

@@ -218,8 +218,7 @@ def run_report(
         settings=settings,
         prompts=tuple(map(tuple, prompts)),
         plaintext_tokens=tuple(
-            _continuation(network, prompt, [(each.tokens[place], each.plaintext_tokens[place]) for each in passes])
-            for place, prompt in enumerate(prompts)
+            _continuation(network, prompt, passes, place) for place, prompt in enumerate(prompts)
         ),
         passes=tuple(passes),
         preparation=tuple(found.preparation),
@@ -246,16 +245,13 @@ def _seconds(
 
 
 def _continuation(
-    network: Network, prompt: Sequence[int], passes: Sequence[tuple[int, int]]
+    network: Network, prompt: Sequence[int], passes: Sequence[PassReport], place: int
 ) -> tuple[int, ...]:
-    """The plaintext greedy tokens; those of the passes as long as they read the same.
-
-    Of each pass the private token and the plaintext's are given.
-    """
+    """The plaintext greedy tokens; those of the passes as long as they read the same."""
     tokens: list[int] = []
-    for _, plaintext in passes:
-        if tokens == [private for private, _ in passes[: len(tokens)]]:
-            tokens.append(plaintext)
+    for each in passes:
+        if tokens == [earlier.tokens[place] for earlier in passes[: len(tokens)]]:
+            tokens.append(each.plaintext_tokens[place])
         else:
             logits: NDArray[np.float64] = forward(network, [[*prompt, *tokens]])
             tokens.append(int(logits[0, -1].argmax()))

@@ -97,11 +97,13 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
             )
 
 
-def check_batch(prompts: Sequence[Sequence[int]], settings: PrivateSettings) -> None:
+def check_batch(
+    prompts: Sequence[Sequence[int]], settings: PrivateSettings, link: str = "memory"
+) -> None:
     """Checks that prompts can go side by side.
 
     Raises:
-        ValueError: their lengths differ, or what is revealed is of one sequence.
+        ValueError: their lengths differ, or link or what is revealed are of one sequence.
     """
     lengths = sorted({len(prompt) for prompt in prompts})
     if len(lengths) > 1:
@@ -111,6 +113,8 @@ def check_batch(prompts: Sequence[Sequence[int]], settings: PrivateSettings) -> 
         )
     if len(prompts) > 1 and settings.reveal == "top-k":
         raise ValueError("private: reveal must be token, last-logits or all with several prompts")
+    if len(prompts) > 1 and link != "memory":
+        raise ValueError(f"private: --link must be memory with several prompts, got {link}")
 
 
 def generate_privately(
@@ -127,8 +131,8 @@ def generate_privately(
     Args:
         folder: of `export_weights`.
         tokens: the prompt, or several of equal length, which go on side by side.
-        new_tokens: how many to compute, of each. The first pass reads the prompt, each later one a token;
-            keys and values of all before it are kept as shares.
+        new_tokens: how many to compute, of each. The first pass reads the prompt, each later one
+            a token; keys and values of all before it are kept as shares.
         settings: of both parties.
         after_piece: called after each piece, with the number of its pass from 0.
         python: of the private environment; default: `find_private_python()`.

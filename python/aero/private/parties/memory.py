@@ -43,9 +43,9 @@ def party_bytes(
     """
     shares = _SHARE_BYTES[settings.protocol]
     weights = weight_elements(description)
-    products = _products(description, settings, rows, sequences)
+    channels = [one["in"] for one in operations_of(description) if one.op == "linear"]
     context: int = description["context_length"]
-    kept = 2 * max((one.inner for one in products), default=0) * context * len(products) * sequences
+    kept = 2 * max(channels, default=0) * context * len(channels) * sequences
     held = weights * (shares + _READ_BYTES) + kept * shares
     return held + _largest_product(description, settings, rows, sequences)
 
@@ -89,8 +89,8 @@ def check_memory(
     if takes > may:
         raise ValueError(
             f"private: a pass over {rows} tokens takes up to {takes / 1e9:.1f} GB of memory here, "
-            f"and may take {may / 1e9:.1f}; give a shorter prompt, or private_weights=true or "
-            "another protocol"
+            f"and may take {may / 1e9:.1f}; give a shorter prompt, a smaller "
+            "largest_product, which sends more, or another protocol"
         )
 
 

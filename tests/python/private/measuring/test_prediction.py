@@ -223,8 +223,10 @@ def test_a_report_compares_the_tokens_with_the_plaintext_network(tmp_path: Path)
     logits = forward(network, [[5, 6]])[0].astype(np.float32)
     best = int(logits[-1].argmax())
     for token in (best, best ^ 1):
-        report = run_report(network, [5, 6], PrivateSettings(), Generated([token], [logits], [[]]))
-        assert report.plaintext_tokens == (best,)
+        report = run_report(
+            network, [[5, 6]], PrivateSettings(), Generated([token], [logits], [[]])
+        )
+        assert report.plaintext_tokens == ((best,),)
         assert report.same_tokens == (token == best)
         assert report.passes[0].largest_difference < 1e-5
 

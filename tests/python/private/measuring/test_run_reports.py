@@ -11,11 +11,12 @@ def test_columns_of_a_large_run_do_not_touch() -> None:
     traffic = Traffic(client_bytes=400_123_456_789, server_bytes=500_123_456_789)
     call = Call("layer 0", 123456.789, traffic)
     one = PassReport(
-        length=128, rows=1, token=1, plaintext_token=1, largest_difference=0.1, largest_logit=3.0,
-        calls=(call,), predicted={"layer 0": cost}, predicted_seconds={"layer 0": 234567.891},
+        length=128, rows=1, tokens=(1,), plaintext_tokens=(1,), largest_difference=0.1,
+        largest_logit=3.0, calls=(call,), predicted={"layer 0": cost},
+        predicted_seconds={"layer 0": 234567.891},
     )  # fmt: skip
     report = RunReport(
-        "SM", PrivateSettings(), (1,), (1,), (one,), (Call("set-up", 1.0, traffic),), cost
+        "SM", PrivateSettings(), ((1,),), ((1,),), (one,), (Call("set-up", 1.0, traffic),), cost
     )
     [row] = (line for line in report.to_text().splitlines() if line.startswith("layer 0"))
     cells = row.split()[2:]
