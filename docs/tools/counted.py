@@ -15,6 +15,7 @@ from pathlib import Path
 from committed import content, newest
 
 from aero import mpc, paper
+from aero.private.settings import BETWEEN_PROCESSES, STACKS
 from aero.tables import markdown_table
 
 README = Path(__file__).parents[2] / "README.md"
@@ -31,12 +32,16 @@ TRAINED = {
     "EReg(SM(t)+ScFuFFN)": "AERO",
     "SM+FN+R": "foldable norm and ReLU",
     "SM+FN+ScFuFFN": "foldable norm",
+    "SM+LN+G+S4": "as GPT-2, with the shift",
+    "SM+FN+R+S4": "foldable norm and ReLU, with it",
+    "SM+ScFuFFN+S4": "softmax only, with it, one head",
+    "EReg(SM(t)+ScFuFFN+S4)": "AERO, with it, one head",
 }
 
 
 @functools.cache
 def gigabytes(label: str, stack: str = "spu-2024", context_length: int = 128) -> float:
-    """Of one private pass at GPT-2's size, both parties."""
+    """Gigabytes of one private pass at GPT-2's size, both parties."""
     report = mpc.simulate(label, stack=stack, context_length=context_length)
     return report.comm_bytes / 1e9
 
@@ -66,6 +71,24 @@ def saving() -> str:
     ]
     header = ["one private pass", *NETWORKS.values(), "ReLU saves", "softmax only saves"]
     return markdown_table(header, rows, right=range(1, 6))
+
+
+def private_protocols() -> str:
+    """The places where each protocol may run, whom one trusts there, and what is sent."""
+    rows = []
+    for name, stack in STACKS.items():
+        cheap = {"client_one_hot": True, "last_token_head": True}
+        report = mpc.simulate("SM+ScFuFFN", stack=stack, context_length=128, **cheap)
+        dealt = report.total.dealer_bytes / 1e9
+        trust = report.trust + (f"; who sends {three_digits(dealt)} GB before" if dealt else "")
+        between = "yes" if name in BETWEEN_PROCESSES else "refused"
+        pass_bytes = three_digits(report.comm_bytes / 1e9)
+        rows.append([f"`{name}`", trust, pass_bytes, "yes", between, between])
+    header = [
+        "protocol", "whom you trust", "GB of a pass", "`run`, `chat`", "`run --link tcp`",
+        "`serve`, `ask`, `chat --connect`",
+    ]  # fmt: skip
+    return markdown_table(header, rows, right=range(2, 3))
 
 
 def three_digits(value: float) -> str:

@@ -68,6 +68,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "spec_fields": lambda: tables.as_markdown(tables.spec_fields()),
     "primitives": tables.primitives,
     "private_settings": lambda: tables.as_markdown(tables.private_settings()),
+    "private_protocols": counted.private_protocols,
     "label_words": label_pictures.words_with_pictures,
     "command_line": command_line,
     "paper_claims": paper_claims.paper_claims,
@@ -159,7 +160,7 @@ def _formula(found: re.Match[str]) -> str:
 
 
 def uri_of(path: str) -> str:
-    """Where the manual has a file of the repository."""
+    """The place of a file of the repository in the manual."""
     if path == "README.md":
         return "index.md"
     return path.removeprefix("docs/").replace(".ipynb", ".md").replace("README.md", "index.md")

@@ -46,8 +46,8 @@ PrivateOptions = Annotated[
 Protocol = Annotated[
     str | None,
     typer.Option(
-        help="cheetah: two parties (default). semi2k: two and a dealer, aby3: three; both in one "
-        "process alone."
+        help="cheetah: two parties (default). semi2k: two and a dealer who could read all, in one "
+        "process alone. aby3: three, of whom no two may join."
     ),
 ]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue; other users can see it.")]
@@ -99,7 +99,7 @@ def run(
     link: Annotated[
         str,
         typer.Option(
-            help="memory: both parties in one process; tcp: a process each, on this machine; a "
+            help="memory: all parties in one process; tcp: a process each, on this machine; a "
             "network such as wan-400mbps: over a link of its rate and delay, which needs root."
         ),
     ] = "memory",

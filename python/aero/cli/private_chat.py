@@ -25,7 +25,17 @@ from aero.cli.private import (
     find_tokenizer,
     prompt_numbers,
 )
-from aero.cli.private_parties import SERVER_CERTIFICATE, Keys, Log, Plaintext, Silence, Stage, Wait
+from aero.cli.private_parties import (
+    HELPER_CERTIFICATE,
+    SERVER_CERTIFICATE,
+    Helper,
+    Keys,
+    Log,
+    Plaintext,
+    Silence,
+    Stage,
+    Wait,
+)
 from aero.cli.private_parties import security as given_security
 
 if TYPE_CHECKING:
@@ -52,7 +62,7 @@ def chat(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where the server waits; default: both parties in one process here.",
+            help="Where the server waits; default: all parties in one process here.",
         ),
     ] = None,
     prompt: Prompt = None,
@@ -84,6 +94,7 @@ def chat(
     keys: Keys = None,
     plaintext: Plaintext = False,
     protocol: Protocol = None,
+    helper: Helper = None,
     set_: PrivateOptions = None,
     wait: Wait = 60.0,
     silence: Silence = 15.0,
@@ -137,13 +148,15 @@ def chat(
         if connect is None:
             generate_privately(folder, numbers, 1, chosen, shown.piece, python, reads=talk)
         else:
+            known_party, third = folder / SERVER_CERTIFICATE, folder / HELPER_CERTIFICATE
             job = PartyJob(
                 folder,
                 chosen,
                 connect,
                 tokens=tuple(numbers),
                 new_tokens=talk.most,
-                security=given_security(keys, folder / SERVER_CERTIFICATE),
+                helper=helper,
+                security=given_security(keys, known_party, third, chosen),
                 plaintext=plaintext,
                 log=log,
                 limits=TimeLimits(connect=wait, silence=silence, stage=stage),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from aero.cli.private import (
     Prompt,
     PromptFile,
     PromptTokens,
+    Protocol,
     Source,
     chosen_settings,
     exported,
@@ -23,6 +23,7 @@ from aero.cli.private import (
     prompt_numbers,
     shown_progress,
 )
+from aero.cli.private_log import Shown
 
 if TYPE_CHECKING:
     from aero.private.links.keys import Security
@@ -49,6 +50,10 @@ Stage = Annotated[
     float,
     typer.Option(help="Seconds that one step of the computation may take.", **SECONDS),
 ]
+Helper = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="With aby3: where the third party waits."),
+]
 Log = Annotated[
     Path | None, typer.Option(help="File for messages of libraries when something fails.")
 ]
@@ -60,7 +65,8 @@ def keys(
     """Makes the key and the certificate of one party; prints the certificate's fingerprint.
 
     A client sends certificate.pem to the server's owner, who appends it to clients.pem in the
-    server's folder. The server's goes to clients by `aero private publish --keys`.
+    server's folder. The server's goes to clients by `aero private publish --keys`. A third party's
+    is helper.pem in the server's folder, and goes with it.
     """
     with one_line_errors(ValueError, OSError):
         from aero.private.links.keys import make_keys
@@ -75,7 +81,7 @@ def publish(
         Path | None, typer.Option(help="The server's folder of `aero private keys`.")
     ] = None,
 ) -> None:
-    """Writes the files for a client: description, tokenizer, the server's certificate.
+    """Writes the files for a client: description, tokenizer, certificates of server and helper.
 
     The description holds shapes and single factors such as that of the residual stream, and the
     weights' SHA-256; no weights. Printed are the folder and the certificate's fingerprint.
@@ -93,20 +99,30 @@ def publish(
         write_bytes_atomically(output / "network.json", description)
         say(str(output))
         if keys is not None:
-            from aero.private.links.keys import CERTIFICATE, own_fingerprint
+            from aero.private.links.keys import CERTIFICATE, fingerprints
 
-            fingerprint = own_fingerprint(keys)
-            write_bytes_atomically(output / SERVER_CERTIFICATE, (keys / CERTIFICATE).read_bytes())
-            (output / SERVER_CERTIFICATE).chmod(
-                0o644
-            )  # the client trusts no file that its group can write
-            say(fingerprint)
+            for source_name, name in ((CERTIFICATE, SERVER_CERTIFICATE), (HELPER_CERTIFICATE,) * 2):
+                if name == SERVER_CERTIFICATE or (keys / source_name).exists():
+                    [fingerprint] = fingerprints(keys / source_name)
+                    write_bytes_atomically(output / name, (keys / source_name).read_bytes())
+                    # The client trusts no file that its group can write.
+                    (output / name).chmod(0o644)
+                    say(fingerprint)
 
 
 def serve(
     source: Source,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients come.")],
     once: Annotated[bool, typer.Option("--once", help="End after one client.")] = False,
+    protocol: Protocol = None,
+    helps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Be the third party of aby3 for the server there, with a folder from `aero "
+            "private publish`; without weights.",
+        ),
+    ] = None,
     keys: Keys = None,
     clients: Annotated[
         Path | None,
@@ -150,7 +166,7 @@ def serve(
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.network.description import layer_count
-        from aero.network.files import read_network
+        from aero.network.files import read_description, read_network
         from aero.private.environment import find_private_python
         from aero.private.parties import party
         from aero.private.parties.job import check_runnable
@@ -158,13 +174,16 @@ def serve(
         from aero.private.parties.supervision import TimeLimits
 
         end_on_termination()
-        description = read_network(folder).description
-        check_runnable(description)
+        own = read_description(folder) if helps else read_network(folder).description
+        check_runnable(own)
+        chosen, known = chosen_settings(set_, protocol), clients or (keys or Path()) / "clients.pem"
+        third = source / SERVER_CERTIFICATE if helps else (keys or Path()) / HELPER_CERTIFICATE
         job = party.PartyJob(
             folder,
-            chosen_settings(set_),
+            chosen,
             listen,
-            security=security(keys, clients or (keys or Path()) / "clients.pem"),
+            helps=helps,
+            security=security(keys, known, third, chosen),
             plaintext=plaintext,
             queries=queries,
             strangers=strangers,
@@ -172,7 +191,13 @@ def serve(
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),
         )
-        shown = Shown(layer_count(description), job.security is not None, job.settings.reveal)
+        shown = Shown(
+            layer_count(own),
+            job.security is not None,
+            chosen.reveal,
+            three=chosen.parties == 3,
+            helper=helps is not None,
+        )
         serve(job, shown.event, find_private_python(), once=once)
 
 
@@ -186,6 +211,8 @@ def ask(
     prompt_tokens: PromptTokens = None,
     keys: Keys = None,
     plaintext: Plaintext = False,
+    protocol: Protocol = None,
+    helper: Helper = None,
     tokens: Annotated[int, typer.Option(help="How many tokens to compute.", min=1, max=10**6)] = 1,
     set_: PrivateOptions = None,
     wait: Wait = 60.0,
@@ -217,13 +244,16 @@ def ask(
         known = find_tokenizer(None, network)
         numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
         check_tokens(numbers, tokens, description)
+        chosen = chosen_settings(set_, protocol)
+        known_party, third = network / SERVER_CERTIFICATE, network / HELPER_CERTIFICATE
         job = party.PartyJob(
             network,
-            chosen_settings(set_),
+            chosen,
             connect,
             tokens=tuple(numbers),
             new_tokens=tokens,
-            security=security(keys, network / SERVER_CERTIFICATE),
+            helper=helper,
+            security=security(keys, known_party, third, chosen),
             plaintext=plaintext,
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage),
@@ -250,70 +280,21 @@ def ask(
             say(shown)
 
 
-SERVER_CERTIFICATE = "server.pem"  # the server's certificate, in the published folder
+# The others' certificates, in the published folder; the helper's in the server's too.
+SERVER_CERTIFICATE, HELPER_CERTIFICATE = "server.pem", "helper.pem"
 
 
-def security(keys: Path | None, known: Path) -> Security | None:
-    """Keys and the known certificates; None without keys."""
-    from aero.private.links.keys import Security
-
-    return None if keys is None else Security(keys, known)
-
-
-# docs/explanation/threat_model.md says all of it, sentence by sentence with its test.
-_GUARANTEES = (
-    "a client that follows the protocol learns of each pass the {reveal}, this network's "
-    "description, a hash of its weights, and how long everything takes; this server learns the "
-    "prompt's length, the number of tokens and who asks.\n"
-    "a client that departs from the protocol is not held to this: serve those you know."
-)
-_ENCRYPTED = "who listens in between sees sizes and times; all else is under TLS 1.3."
-_PLAINTEXT = "nothing is encrypted, and nobody is asked who they are: this machine's users get in."
-
-
-class Shown:
-    """The server's log: a line for each event, with time, address and fingerprint of its client.
+def security(keys: Path | None, known: Path, third: Path, settings: Any) -> Security | None:
+    """Keys and the known certificates; None without keys.
 
     Args:
-        layers: of the network.
-        encrypted: whether the parties have keys.
-        reveal: of the settings.
+        keys: of this party.
+        known: the certificates of the others.
+        third: that of the third party, where the settings have three.
+        settings: of the run.
     """
+    from aero.private.links.keys import Security
 
-    def __init__(self, layers: int, encrypted: bool, reveal: str) -> None:
-        self._progress = shown_progress(layers)
-        self._encrypted, self._reveal = encrypted, reveal
-        self._whose: tuple[str | None, str | None] = (None, None)
-
-    def event(self, event: Event) -> None:
-        """Prints it, if there is anything to say of it."""
-        from aero.private.parties import events
-        from aero.private.parties.job import Generated, collect
-
-        match event:
-            case events.Listening():
-                note(_GUARANTEES.format(reveal=self._reveal))
-                note(_ENCRYPTED if self._encrypted else _PLAINTEXT)
-                note(f"{_now()} waiting for clients on {event.address}")
-            case events.Client():
-                self._found, self._whose = Generated(), (event.address, event.who)
-                asked = f"{event.prompt_length} tokens of prompt, {event.new_tokens} new"
-                self._log(f"client: {asked}", *self._whose)
-            case events.Served():
-                self._log(f"served {len(self._found.calls)} tokens", event.address, event.who)
-            case events.Unpadded():
-                self._log(f"not padded: {event.reason}", *self._whose)
-            case events.Lost():
-                self._log(f"lost: {event.reason}", event.address, event.who)
-            case events.Refused():
-                more = f" {event.count} more" if event.count > 1 else ""
-                self._log(f"refused{more}: {event.reason}", event.address, event.who)
-            case _:
-                collect(self._found, event, self._progress)
-
-    def _log(self, text: str, address: str | None, who: str | None) -> None:
-        note(f"{_now()} {address or '-'} {who or '-'} {text}")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if keys is None:
+        return None
+    return Security(keys, known, third if settings.parties == 3 else None)

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 # The simulator's stack that prices Cheetah's runs, and those of all protocols.
 STACK = "spu-0.9.5"
 STACKS = {"cheetah": STACK, "semi2k": "spu-semi2k", "aby3": "spu-aby3"}
+# Those under which no process learns another's secrets: SEMI2K's dealer, SPU's party of rank 0,
+# holds all seeds.
+BETWEEN_PROCESSES = ("cheetah", "aby3")
 # Cheetah computes in Z_2^64; its 32-bit ring cannot hold products of 18 fraction bits.
 RING_BITS = 64
 # Scores that far below the largest of their row have weight 0: e^-14 is less than 2^-20.
@@ -92,8 +95,8 @@ class PrivateSettings:
     """Settings of a private run; the defaults are the stack `spu-0.9.5`.
 
     Attributes:
-        protocol: "cheetah"; "semi2k", with a dealer, who in one process is one of the parties and
-            knows all; "aby3", of three parties. Those two run in one process alone.
+        protocol: "cheetah"; "aby3", of three parties; "semi2k", with a dealer, who is one of the
+            parties and knows all, and so in one process alone.
         fraction_bits: fraction bits of the fixed-point numbers in Z_2^64, 8 to 26.
         private_weights: the server knows its weights and multiplies by them in the clear; else
             they are shared between the parties.

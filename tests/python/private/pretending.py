@@ -28,7 +28,8 @@ from aero.private.settings import PrivateSettings
 # parties, which is echoed: the client's connects to the others', the helper's to the server's. The
 # size of the first is random, and so is the size of its pieces.
 PYTHON = """#!{python} -S
-import json, os, socket, sys, time
+import ctypes, json, os, socket, sys, time
+ctypes.CDLL(None).prctl(1, 9)  # it ends with its supervisor, however that ends
 open(__file__ + ".starts", "a").write("x")
 def say(event, **values): print(json.dumps({{"event": event, **values}}), flush=True)
 job = json.loads(sys.stdin.readline())

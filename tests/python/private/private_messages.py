@@ -2,8 +2,9 @@
 
 A case draws 200 messages: today's kinds with values of another shape, flipped, cut, repeated, or
 noise. Each is read by a channel in each of its states, and ends in a value or in one printable
-line. A part of them goes to a server that runs, before a run or within one; every 20th case an
-honest client must still be served, within the memory that the threat model promises.
+line. A part of them goes to a server that runs, or to one of three parties and its helper, before a
+run or within one; every 20th case honest clients must still be served, within the memory that the
+threat model promises.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.python.private.pretending import LIMITS, Served, pretending_python, said
+from tests.python.private.trio import Trio, hello_of, run_of, run_with_own_helper
 
 import aero
 from aero.private.links.channel import FRAME_BYTES, PADDING, Channel
@@ -34,7 +36,9 @@ MESSAGES, TO_THE_SERVER, MOST_BYTES = 200, 12, 100e6
 STATES = (("hello",), ("place", "go", "alive"), ("alive",), ("done", "padded", "alive", "read"))
 TERMS = {"exp_squarings": 8, "weights": None}
 REQUEST = {"prompt_length": 3, "new_tokens": 1}
-HELLO = {"protocol": PROTOCOL, "role": "client", "terms": TERMS, "request": REQUEST}
+HELLO = {
+    "protocol": PROTOCOL, "role": "client", "terms": TERMS, "request": REQUEST, "session": "here",
+}  # fmt: skip
 KINDS: dict[str, Any] = {
     "hello": HELLO,
     "place": 3,
@@ -89,7 +93,9 @@ class Draw:
         kind = "hello" if draw.random() < 0.5 else draw.choice(list(KINDS))
         whole = {kind: KINDS[kind]}
         if kind == "hello":
-            whole = {kind: {**HELLO, "role": draw.choice(["client", "server"])}}
+            whole = {kind: {**HELLO, "role": draw.choice(["client", "server", "helper"])}}
+            if draw.random() < 0.5:
+                whole[kind] |= {"terms": {**TERMS, "helper": None}}
         content = json.dumps(whole if draw.random() < 0.3 else self.changed(whole)).encode()
         stream = 0
         match draw.randrange(12):
@@ -148,31 +154,49 @@ async def read(sent: bytes, peer: str, state: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def server() -> Served:
+def parties() -> tuple[Served, Trio]:
+    """A server of two parties, and a server of three with its helper."""
     folder = Path(tempfile.mkdtemp(prefix="aero-fuzz."))
     from tests.python.export.conftest import trained
 
-    made = Served(
-        Path(aero.export_weights(trained("SM+ScFuFFN"), folder / "export")),
-        pretending_python(folder),
-        limits=LIMITS,
+    export = Path(aero.export_weights(trained("SM+ScFuFFN"), folder / "export"))
+    two, three = (
+        Served(export, pretending_python(folder), limits=LIMITS),
+        Trio(export, None, folder),
     )
-    atexit.register(made.end)
-    made.ask()
-    made.start = made.memory("VmRSS")  # type: ignore[attr-defined]
-    return made
+    for each in (two, three):
+        atexit.register(each.end)
+        each.ask()
+    for each in (two, three.server, three.helper):
+        each.start = each.memory("VmRSS")  # type: ignore[attr-defined]
+    return two, three
+
+
+def begin(draw: Draw) -> list[socket.socket]:
+    """The connections of a stranger, or of who is in a run; the last one is to be attacked."""
+    two, three = parties()
+    within, kind = draw.random.random() < 0.2, draw.random.randrange(4)
+    if kind < 2:
+        if within:
+            return list((run_of, run_with_own_helper)[kind](three if kind == 0 else three.server))
+        return [(three.helper, three.server)[kind].connect()]
+    connection = two.connect()
+    if within:
+        connection.sendall(said(hello=hello_of("client", terms=TERMS)))
+        heard = b""
+        while b'"go"' not in heard and (chunk := connection.recv(1 << 16)):
+            heard += chunk
+    return [connection]
 
 
 def send(draw: Draw, messages: list[bytes]) -> None:
-    """Messages of a stranger, or of a client after its turn has come."""
-    with server().connect() as connection, contextlib.suppress(ConnectionError):
-        if draw.random.random() < 0.2:
-            connection.sendall(said(hello=HELLO))
-            heard = b""
-            while b'"go"' not in heard and (chunk := connection.recv(1 << 16)):
-                heard += chunk
-        for each in messages:
-            connection.sendall(each)
+    """Messages of a stranger, or of a client or helper after its turn has come."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(ConnectionError):
+        *others, connection = (stack.enter_context(each) for each in begin(draw))
+        for each in others:
+            each.sendall(struct.pack("!II", 1, 1) + b"x")
+        for message in messages:
+            connection.sendall(message)
         if draw.random.random() < 0.5:
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(5)
@@ -193,14 +217,17 @@ def attack(seed: int) -> int:
 
     asyncio.run(read_all())
     send(draw, messages[:TO_THE_SERVER])
-    served = server()
-    assert served.process.poll() is None, "the server has ended"
+    two, three = parties()
+    for served in (two, three.server, three.helper):
+        assert served.process.poll() is None, "the server has ended"
     if seed % 20 == 0:
-        before = [event["event"] for event in served.events].count("served")
-        served.ask()
-        served.wait_for("served", before + 1)
-        assert served.memory() - served.start < MOST_BYTES  # type: ignore[attr-defined]
-        reasons = [event.get("reason", "") for event in served.events]
-        assert all(reason.isprintable() for reason in reasons)
-        del served.events[:-1000]
+        for asked, served in ((two, two), (three, three.server), (three, three.helper)):
+            before = [event["event"] for event in served.events].count("served")
+            asked.ask()
+            served.wait_for("served", before + 1)
+            assert served.memory() - served.start < MOST_BYTES  # type: ignore[attr-defined]
+            reasons = [event.get("reason", "") for event in served.events]
+            assert all(reason.isprintable() for reason in reasons)
+        for served in (two, three.server, three.helper):
+            del served.events[:-1000]
     return MESSAGES

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import aero
 from aero.cli import app
-from aero.cli.private_parties import Shown
+from aero.cli.private_log import Shown
 from aero.private import environment
 from aero.private.links.connections import listen
 from aero.private.parties import party, serving
@@ -158,21 +158,20 @@ def test_off_the_loopback_keys_are_asked_for(export: Path, worker_pid: Path) -> 
     assert not worker_pid.exists()
 
 
-@pytest.mark.parametrize("protocol", ["semi2k", "aby3"])
+@pytest.mark.parametrize("chosen", [("--set", "protocol=semi2k"), ("--protocol", "semi2k")])
 def test_between_processes_no_protocol_runs_that_gives_a_secret_away(
-    protocol: str, export: Path, worker_pid: Path
+    chosen: tuple[str, str], export: Path, worker_pid: Path
 ) -> None:
-    chosen = ("--set", f"protocol={protocol}")
     commands = (
         ("serve", export, "--listen", "127.0.0.1:0", *chosen),
         ("ask", export, "--connect", "127.0.0.1:9", "--prompt", "to", *chosen),
-        ("run", export, "--prompt", "to", "--link", "tcp", "--protocol", protocol),
+        ("run", export, "--prompt", "to", "--link", "tcp", *chosen),
         ("chat", export, "--connect", "127.0.0.1:9", "--prompt", "to", "--yes", *chosen),
     )
     for command in commands:
         done = run(*command)
         assert done.exit_code == 2
-        assert f"protocol must be cheetah, got {protocol}" in done.output, done.output
+        assert "protocol must be cheetah or aby3, got semi2k" in done.output, done.output
     assert not worker_pid.exists()
 
 

@@ -24,7 +24,7 @@ from aero.private.parties.terms import check_hello, hello
 from aero.private.parties.third_party import three_party_terms, while_alive
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
-from aero.private.settings import PrivateSettings
+from aero.private.settings import BETWEEN_PROCESSES, PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
 
@@ -76,13 +76,13 @@ class PartyJob:
 
     @property
     def party(self) -> Party:
-        """Which one this is."""
+        """The name of this party."""
         if self.tokens is not None:
             return Party.CLIENT
         return Party.SERVER if self.helps is None else Party.HELPER
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; they hold the prompt."""
+        """Returns JSON values; they hold the prompt."""
         security = self.security
         files = security and [security.keys, security.known, security.third]
         return {
@@ -116,10 +116,12 @@ def check_security(job: PartyJob) -> None:
         ValueError: one party would learn another's secrets, the third party is not named where
             there is one, or anybody between two machines could read and change their messages.
     """
-    if job.settings.protocol == "semi2k":
+    protocol = job.settings.protocol
+    if protocol not in BETWEEN_PROCESSES:
         raise ValueError(
-            "private: between processes protocol must be cheetah or aby3, got semi2k: its dealer "
-            "would be the client, who knows all; --link memory runs it in one process"
+            f"private: between processes protocol must be {' or '.join(BETWEEN_PROCESSES)}, got "
+            f"{protocol}: its dealer would be the client, who could read all; --link memory runs "
+            "it in one process"
         )
     _check_third_party(job)
     for address in filter(None, (job.address, job.helper, job.helps)):

@@ -1,4 +1,4 @@
-"""Both parties on this machine as processes of their own, over loopback TCP or a shaped link."""
+"""All parties on this machine as processes of their own, over loopback TCP or a shaped link."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from aero.mpc import NetworkProfile, network_profile
 from aero.mpc.profiles import network_names
@@ -41,21 +42,22 @@ def generate_over_tcp(
     limits: TimeLimits | None = None,
     python: Path | None = None,
 ) -> Generated:
-    """Continues a prompt between a client's and a server's process.
+    """Continues a prompt between a client's and a server's process, under ABY3 a helper's too.
 
     Args:
-        folder: of `export_weights`; the client reads its description only.
+        folder: of `export_weights`; the server alone reads more than its description.
         tokens: the prompt.
         new_tokens: how many to compute, each from a forward pass over all before it.
-        settings: of both parties.
+        settings: of all parties.
         after_piece: called after each piece at the client, with the number of its pass from 0.
-        network: rates and delays of the link between them; default: loopback as it is.
+        network: rates and delays of the link between two; default: loopback as it is.
         encrypted: by mutual TLS, with keys for this run.
         limits: of time.
         python: of the private environment; default: `find_private_python()`.
 
     Raises:
-        PartyError: the run failed; the message has both parties' words.
+        PartyError: the run failed; the message has all parties' words.
+        ValueError: three are to share a link of two ends, or the protocol needs a dealer.
         PermissionError: this system cannot shape links.
 
     Example:
@@ -68,26 +70,38 @@ def generate_over_tcp(
     """
     python = find_private_python() if python is None else python
     limits = TimeLimits() if limits is None else limits
-    found = Generated()
-    with _link(network) as link, temporary_folder() as logs:
-        address = f"{link.addresses[Party.SERVER]}:0"
-        server, client = _keys(logs) if encrypted else (None, None)
-        server_job = PartyJob(
-            folder, settings, address, security=server, plaintext=True, limits=limits
+    found, three = Generated(), settings.parties == 3
+    if three and network is not None:
+        raise ValueError(
+            f"private: a link of {settings.protocol}, which has three parties, must be memory or "
+            "tcp: a shaped one has two ends"
         )
-        parties = {}
+    with _link(network) as link, temporary_folder() as logs:
+        any_port = f"{link.addresses[Party.SERVER]}:0"
+        keys = _keys(logs, three=three) if encrypted else {}
+        job = PartyJob(folder, settings, any_port, plaintext=True, limits=limits)
+        parties: dict[Party, Worker] = {}
+        addresses: dict[Party, str] = {}
+
+        def start(party: Party, **changes: Any) -> None:
+            own = dataclasses.replace(job, security=keys.get(party), **changes)
+            parties[party] = _start(party, own, link, logs, python)
+
         try:
-            parties[Party.SERVER] = _start(Party.SERVER, server_job, link, logs, python)
-            for party, event in _events(parties):
+            start(Party.SERVER)
+            for party, event in _events(parties, settings.parties):
                 if isinstance(event, Listening):
-                    client_job = dataclasses.replace(
-                        server_job,
-                        address=event.address,
+                    addresses[party] = event.address
+                    if three and party is Party.SERVER:
+                        start(Party.HELPER, helps=event.address)
+                        continue
+                    start(
+                        Party.CLIENT,
+                        address=addresses[Party.SERVER],
+                        helper=addresses.get(Party.HELPER),
                         tokens=tuple(tokens),
                         new_tokens=new_tokens,
-                        security=client,
                     )
-                    parties[Party.CLIENT] = _start(Party.CLIENT, client_job, link, logs, python)
                 elif isinstance(event, Computed):
                     found.cpu_seconds.setdefault(party, []).append(event.cpu_seconds)
                 elif party is Party.CLIENT:
@@ -126,12 +140,21 @@ def generate_over(
     )
 
 
-def _keys(folder: Path) -> tuple[Security, Security]:
-    """The server's and the client's, who know each other."""
-    one, other = folder / "one", folder / "other"
-    for each in (one, other):
+def _keys(folder: Path, *, three: bool) -> dict[Party, Security]:
+    """Keys of each party, who knows the others."""
+    folders = {each: folder / f"{each.word}-keys" for each in Party}
+    for each in folders.values():
         make_keys(each)
-    return Security(one, other / CERTIFICATE), Security(other, one / CERTIFICATE)
+    certificates = {party: each / CERTIFICATE for party, each in folders.items()}
+    client, server, helper = (certificates[each] for each in Party)
+    known = {
+        Party.CLIENT: (server, helper), Party.SERVER: (client, helper),
+        Party.HELPER: (client, server),
+    }  # fmt: skip
+    return {
+        party: Security(folders[party], one, third if three else None)
+        for party, (one, third) in known.items()
+    }
 
 
 @contextmanager
@@ -145,15 +168,15 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
 
 def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Path) -> Worker:
     command = [*link.enter[party], sys.executable, "-m", "aero.private.parties.party_program"]
-    said = {"party": party.name.lower(), "python": str(python), **job.to_dict()}
+    said = {"party": party.word, "python": str(python), **job.to_dict()}
     return Worker(command, said, logs / party.name)
 
 
-def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
-    """The reports of the parties until both are done; a failure has the words of both."""
+def _events(parties: dict[Party, Worker], count: int) -> Iterator[tuple[Party, Event]]:
+    """The reports of the parties until all are done; a failure has the words of all."""
     done: set[Party] = set()
     failures: dict[Party, str] = {}
-    while len(done | failures.keys()) < len(Party):
+    while len(done | failures.keys()) < count:
         waiting = {
             each: process for each, process in parties.items() if each not in done | failures.keys()
         }
@@ -178,7 +201,6 @@ def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
                     yield party, event
     if failures:
         words = [
-            f"{party.name.lower()}: {text.removeprefix('private: ')}"
-            for party, text in failures.items()
+            f"{party.word}: {text.removeprefix('private: ')}" for party, text in failures.items()
         ]
         raise PartyError(f"private: {'; '.join(words)}")

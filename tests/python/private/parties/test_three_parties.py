@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,53 +14,13 @@ import pytest
 
 from aero.private.links.keys import CERTIFICATE, Security
 from aero.private.parties.party import PartyJob, check_security
-from aero.private.parties.terms import PROTOCOL
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
 from .. import pretending
-from ..pretending import LIMITS, People, Served, pretending_python, received, said
-
-ABY3 = PrivateSettings(protocol="aby3")
-TERMS = {"exp_squarings": 8, "weights": None, "helper": None}
-
-
-def hello_of(role: str, **changes: Any) -> dict[str, Any]:
-    request = {"prompt_length": 3, "new_tokens": 1}
-    return {"protocol": PROTOCOL, "role": role, "terms": TERMS, "request": request, **changes}
-
-
-class Trio:
-    """A server and its helper, of their own processes; clients ask both."""
-
-    def __init__(self, export: Path, people: People, folder: Path, *known: str) -> None:
-        self._export, self._people, self._known = export, people, known
-        self._python = pretending_python(folder)
-        self._made: list[Served] = []
-        self.server = self.started(security=self.security("server", third="helper"))
-        self.helper = self.start_helper()
-
-    def security(self, name: str, *known: str, third: str) -> Security | None:
-        """None where nobody is named."""
-        found = known or self._known
-        return self._people.security(name, *found, third=third) if self._known else None
-
-    def started(self, **job: Any) -> Served:
-        self._made.append(Served(self._export, self._python, settings=ABY3, **job))
-        return self._made[-1]
-
-    def start_helper(self, address: str = "127.0.0.1:0") -> Served:
-        security = self.security("helper", third="server")
-        return self.started(address=address, helps=self.server.address, security=security)
-
-    def ask(self, name: str = "ann", third: str = "helper", **job: Any) -> list[dict[str, Any]]:
-        security = self.security(name, "server", third=third)
-        given = {"settings": ABY3, "helper": self.helper.address, "security": security, **job}
-        return self.server.ask(**given)
-
-    def end(self) -> None:
-        for each in self._made:
-            each.end()
+from ..pretending import LIMITS, People, frame, received, said
+from ..trio import ABY3, Trio, hello_of, run_of, run_with_own_helper, session_with
+from .test_serving import MESSAGES, Garbage
 
 
 @pytest.fixture
@@ -171,13 +133,8 @@ def test_one_party_is_never_two_of_three(people: People) -> None:
 
 def test_a_client_that_asks_both_for_different_passes_is_turned_away(trio: Any) -> None:
     three = trio()
-    with three.server.connect() as client, three.helper.connect() as other:
-        client.sendall(said(hello=hello_of("client")))
-        heard = b""
-        while b'"go"' not in heard:
-            heard += (chunk := client.recv(1 << 16))
-            assert chunk, heard
-        session = heard.partition(b'"go": "')[2].partition(b'"')[0].decode()
+    client, session = session_with(three.server)
+    with client, three.helper.connect() as other:
         asked = {"prompt_length": 2, "new_tokens": 1}
         other.sendall(said(hello=hello_of("client", session=session, request=asked)))
         assert b"the request must be" in received(other)
@@ -246,3 +203,50 @@ def test_what_has_no_third_party_is_refused_before_anything_starts(
     ):
         with pytest.raises(ValueError, match=expected):
             check_security(PartyJob(export, settings, address, **job))
+
+
+@pytest.mark.parametrize("who", ["client", "helper"])
+def test_what_two_of_three_send_within_a_run_ends_their_session_alone(trio: Any, who: str) -> None:
+    three = trio()
+    for number, sent in enumerate(RUNS, start=1):
+        both = run_of(three) if who == "client" else run_with_own_helper(three.server)
+        with both[0], both[1]:
+            both[0].sendall(frame(1, b"x"))
+            with contextlib.suppress(ConnectionError):
+                both[1].sendall(sent)
+                both[1].shutdown(socket.SHUT_WR)
+                received(both[1])
+        for each in (three.server, three.helper)[: 2 if who == "client" else 1]:
+            assert each.wait_for("lost", number)["reason"].isprintable()
+    three.ask()
+
+
+RUNS = (
+    said(read=1), said(read=1) * 3, said(go="again"), said(done=True) * 2, frame(2, b"x"),
+    b"\xff" * 999, said(hello=hello_of("server")),
+    said(failed={"reason": "a\nserved\x1b[2J", "where": "x"}),
+    b"".join(frame(number, b"x") for number in range(1, 999, 2)),
+)  # fmt: skip
+
+
+def test_garbage_before_and_within_runs_leaves_the_helper_as_it_was(trio: Any) -> None:
+    three, garbage = trio(), Garbage(3)
+    three.ask()
+    start = three.helper.memory("VmRSS")
+    for _ in range(MESSAGES // 2):
+        with three.helper.connect() as stranger:
+            stranger.sendall(garbage.message())
+    left, chance = MESSAGES // 2, random.Random(4)
+    while left > 0:
+        sent = [
+            frame(chance.randrange(1, 64, 2), chance.randbytes(chance.randrange(5000)))
+            for _ in range(min(left, 40))
+        ]
+        client, other = run_of(three)
+        with client, other, contextlib.suppress(ConnectionError):
+            client.sendall(frame(1, b"x"))
+            other.sendall(b"".join([*sent, garbage.message()]))
+        left -= len(sent) + 1
+    three.ask()
+    assert three.helper.memory() - start < 100e6
+    assert all(event.get("reason", "").isprintable() for event in three.helper.events)
