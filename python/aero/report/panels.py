@@ -100,8 +100,8 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
     caption = (
         "Loss over optimizer steps in nats per token, without the entropy penalty: training "
         "batches as logged, validation on fixed windows in evaluation mode. "
-        + ("One line per seed; " if any(len(n.runs) > 1 for n in networks) else "")
-        + "colours are those of the figure of perplexity and bytes."
+        + ("One line per seed. " if any(len(n.runs) > 1 for n in networks) else "")
+        + "Colours are those of the figure of perplexity and bytes."
     )
     return Picture.of("loss_curves", figure, caption)
 
