@@ -112,3 +112,16 @@ def test_prose_says_it_plainly(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]+`|\]\([^)]*\)", "", text, flags=re.DOTALL)
     found = {match[0]: say for tic, say in TICS.items() for match in re.finditer(tic, text)}
     assert found == {}
+
+
+def commands(command: Any, path: str) -> list[str]:
+    """Every command that does something, as it is typed."""
+    inner = getattr(command, "commands", {})
+    found = [commands(each, f"{path} {name}") for name, each in inner.items()]
+    return [name for names in found for name in names] or [path]
+
+
+@pytest.mark.parametrize("name", commands(typer.main.get_command(app), "aero"))
+def test_a_page_of_the_manual_uses_every_command(name: str) -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    assert any(re.search(rf"{name}\b", page.read_text("utf-8")) for page in pages)
