@@ -12,6 +12,9 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,18 +126,48 @@ def imported(path: Path, folder: Path, files: dict[str, Path], root: str = "aero
     return found & files.keys()
 
 
+def long_functions(most: int = 80) -> list[str]:
+    """The functions of the package with more lines of code: signature and docstring aside."""
+
+    def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
+        return (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+    return [
+        f"{path.relative_to(PACKAGE)}:{node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code_lines(node) > most
+    ]
+
+
+def until_the_first_step() -> tuple[int, int]:
+    """Files of the package that `aero train` enters until its first step, and that it loads."""
+    program = [sys.executable, "-m", "tests.python.first_step"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
+    counts = next(line for line in done.stdout.splitlines() if re.fullmatch(r"\d+ \d+", line))
+    entered, loaded = map(int, counts.split())
+    return entered, loaded
+
+
 def main() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
+    entered, loaded = until_the_first_step()
+    lines = {path: len(path.read_bytes().splitlines()) for path in files}
     counts = {
         "Python files in aero": len(files),
-        "Python lines in aero": sum(len(path.read_bytes().splitlines()) for path in files),
+        "Python lines in aero": sum(lines.values()),
+        "files above 350 lines": sum(count > 350 for count in lines.values()),
+        "functions above 80 lines": len(long_functions()),
+        "files to a first training step": entered,
+        "and loaded until then": loaded,
         "public names": len(public_names()),
         "README lines": len((ROOT / "README.md").read_bytes().splitlines()),
         "import circles": len(import_circles(PACKAGE)),
         "room circles": len(room_circles(PACKAGE)),
     }
     for name, count in counts.items():
-        print(f"{name:<22}{count:>7,}")
+        print(f"{name:<32}{count:>7,}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from .house import MOST_PUBLIC_NAMES, import_circles, imports_of, public_names, room_circles
+from .house import (
+    MOST_PUBLIC_NAMES,
+    import_circles,
+    imports_of,
+    long_functions,
+    public_names,
+    room_circles,
+)
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
@@ -294,6 +301,17 @@ def test_package_and_torch_free_rooms_import_without_torch() -> None:
     assert done.stdout.strip() == "True", done.stderr
 
 
+def test_a_training_loads_no_prices_no_conversions_and_no_other_networks() -> None:
+    program = (
+        "import sys, aero.train.training\n"
+        "print({name.split('.')[1] for name in sys.modules if name.startswith('aero.')})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = ast.literal_eval(done.stdout or "set()")
+    assert "train" in loaded, done.stderr
+    assert not loaded & {"mpc", "families", "fixed_point", "network", "conversion", "report"}
+
+
 def test_no_module_bears_the_name_of_something_that_its_package_exports() -> None:
     # Else `from aero.mpc import sweep` depends on earlier imports. An operator's one word
     # is that of its file as well; aero.ops binds the functions last.
@@ -303,6 +321,12 @@ def test_no_module_bears_the_name_of_something_that_its_package_exports() -> Non
             exported = getattr(importlib.import_module(f"aero.{package}"), "__all__", ())
             clashes = {path.stem for path in file.parent.glob("*.py")} & {*exported}
             assert not clashes, f"{package}: {sorted(clashes)}"
+
+
+def test_no_file_has_more_than_350_lines_and_no_function_more_than_80() -> None:
+    lines = {path: len(path.read_bytes().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert [path.name for path, count in lines.items() if count > 350] == []
+    assert long_functions() == []
 
 
 def test_at_most_100_names_are_public() -> None:

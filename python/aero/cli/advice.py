@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aero.cli.arguments import AsJson, Compute, Label, Model, Vocabulary, put
 from aero.cli.errors import one_line_errors
+
+if TYPE_CHECKING:
+    from aero.mpc import NetworkProfile
+    from aero.mpc.winners import Passes
 
 Rtt = Annotated[float, typer.Option(help="Round trip, milliseconds.", min=0, max=3.6e6)]
 Mbps = Annotated[float, typer.Option(help="Each direction, 1e6 bit/s.", min=1e-3, max=1e6)]
@@ -106,87 +112,104 @@ def where(
     with one_line_errors(ValueError, OSError):
         from aero.mpc.advice import link_profile
         from aero.mpc.winners import crossover_mbps, dollar_table, passes
-        from aero.mpc.winners import dollars as cost_of
-        from aero.tables import in_units, table_lines
 
         link, table = link_profile(rtt_ms, mbps), dollar_table(dollars)
         found = passes(label, **_sizes(model, context_length, vocab_size))
-        rows: list[dict[str, Any]] = []
-        for one in found:
-            setup = one.first.by_kind.get("setup")
-            reports = [("prompt", one.first, one.first.sizes["context_length"])]
-            if one.later is not None:
-                reports.append(("later tokens", one.later, 1))
-            for (name, report, tokens), seconds in zip(
-                reports, one.seconds(link, compute), strict=True
-            ):
-                scale = 1000 / tokens
-                rows.append(
-                    {
-                        "stack": one.stack,
-                        "tokens": name,
-                        "seconds": seconds,
-                        "seconds_per_1000": seconds * scale,
-                        "dollars_per_1000": cost_of(report, seconds, one.parties, table) * scale,
-                        "bytes_per_1000": report.comm_bytes * scale,
-                        "dealer_bytes_per_1000": report.total.dealer_bytes * scale,
-                        "setup_bytes": setup.comm_bytes if setup else 0.0,
-                        "share_bytes": one.share_bytes,
-                        "trust": one.first.trust,
-                    }
-                )
-        crossings = []
-        for index, one in enumerate(found):
-            for other in found[index + 1 :]:
-                at = crossover_mbps(one.first, other.first, link, compute)
-                if at is not None:
-                    crossings.append({"first": one.stack, "second": other.stack, "mbps": at})
-
-        def text() -> str:
-            cells = [
-                {
-                    "stack": row["stack"],
-                    "tokens": row["tokens"],
-                    "s": f"{row['seconds']:,.2f}",
-                    "s/1,000": f"{row['seconds_per_1000']:,.0f}",
-                    f"{table['currency']}/1,000": f"{row['dollars_per_1000']:,.2f}",
-                    "GB/1,000": in_units(row["bytes_per_1000"]),
-                    "dealer GB/1,000": in_units(row["dealer_bytes_per_1000"]),
-                    "keys MB": in_units(row["setup_bytes"], "MB", 1),
-                    "weights GB/party": in_units(row["share_bytes"]),
-                }
-                for row in rows
-            ]
-            best = {
-                name: min((r for r in rows if r["tokens"] == name), key=lambda r: r["seconds"])
-                for name in dict.fromkeys(row["tokens"] for row in rows)
-            }
-            return "\n".join(
-                [
-                    f"{found[0].first.label}, T {found[0].first.sizes['context_length']}, on "
-                    f"{link.name}",
-                    "",
-                    *table_lines(cells),
-                    "",
-                    *(f"{name}: {row['stack']} wins; {row['trust']}" for name, row in best.items()),
-                    *(
-                        f"prompt: {c['first']} and {c['second']} take equally long at "
-                        f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
-                        for c in crossings
-                    ),
-                    "note: seconds of spu-semi2k and spu-aby3 are those of bytes and rounds; their "
-                    "arithmetic has no rate",
-                    "note: memory is the shares of the weights alone; ciphertexts of one product "
-                    "can take many times that",
-                    f"note: dollars by {table['source']}",
-                ]
-            )
-
+        rows = _rows_of(found, link, compute, table)
+        crossings = [
+            {"first": one.stack, "second": other.stack, "mbps": at}
+            for one, other in itertools.combinations(found, 2)
+            if (at := crossover_mbps(one.first, other.first, link, compute)) is not None
+        ]
+        first = found[0].first
+        title = f"{first.label}, T {first.sizes['context_length']}, on {link.name}"
         put(
-            text, lambda: {"network": link.to_dict(), "rows": rows, "crossovers": crossings,
-                           "dollars": table},
+            lambda: _winners_text(title, rows, crossings, rtt_ms, table),
+            lambda: {"network": link.to_dict(), "rows": rows, "crossovers": crossings,
+                     "dollars": table},
             str, as_json=as_json, as_csv=False,
         )  # fmt: skip
+
+
+def _rows_of(
+    found: Sequence[Passes], link: NetworkProfile, compute: str, table: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """A row for each stack's pass over the prompt, and one for its later tokens."""
+    from aero.mpc.winners import dollars
+
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        setup = one.first.by_kind.get("setup")
+        reports = [("prompt", one.first, one.first.sizes["context_length"])]
+        if one.later is not None:
+            reports.append(("later tokens", one.later, 1))
+        for (name, report, tokens), seconds in zip(
+            reports, one.seconds(link, compute), strict=True
+        ):
+            scale = 1000 / tokens
+            rows.append(
+                {
+                    "stack": one.stack,
+                    "tokens": name,
+                    "seconds": seconds,
+                    "seconds_per_1000": seconds * scale,
+                    "dollars_per_1000": dollars(report, seconds, one.parties, table) * scale,
+                    "bytes_per_1000": report.comm_bytes * scale,
+                    "dealer_bytes_per_1000": report.total.dealer_bytes * scale,
+                    "setup_bytes": setup.comm_bytes if setup else 0.0,
+                    "share_bytes": one.share_bytes,
+                    "trust": one.first.trust,
+                }
+            )
+    return rows
+
+
+def _winners_text(
+    title: str,
+    rows: list[dict[str, Any]],
+    crossings: list[dict[str, Any]],
+    rtt_ms: float,
+    table: dict[str, Any],
+) -> str:
+    from aero.tables import in_units, table_lines
+
+    cells = [
+        {
+            "stack": row["stack"],
+            "tokens": row["tokens"],
+            "s": f"{row['seconds']:,.2f}",
+            "s/1,000": f"{row['seconds_per_1000']:,.0f}",
+            f"{table['currency']}/1,000": f"{row['dollars_per_1000']:,.2f}",
+            "GB/1,000": in_units(row["bytes_per_1000"]),
+            "dealer GB/1,000": in_units(row["dealer_bytes_per_1000"]),
+            "keys MB": in_units(row["setup_bytes"], "MB", 1),
+            "weights GB/party": in_units(row["share_bytes"]),
+        }
+        for row in rows
+    ]
+    best = {
+        name: min((r for r in rows if r["tokens"] == name), key=lambda r: r["seconds"])
+        for name in dict.fromkeys(row["tokens"] for row in rows)
+    }
+    return "\n".join(
+        [
+            title,
+            "",
+            *table_lines(cells),
+            "",
+            *(f"{name}: {row['stack']} wins; {row['trust']}" for name, row in best.items()),
+            *(
+                f"prompt: {c['first']} and {c['second']} take equally long at "
+                f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
+                for c in crossings
+            ),
+            "note: seconds of spu-semi2k and spu-aby3 are those of bytes and rounds; their "
+            "arithmetic has no rate",
+            "note: memory is the shares of the weights alone; ciphertexts of one product "
+            "can take many times that",
+            f"note: dollars by {table['source']}",
+        ]
+    )
 
 
 def _sizes(model: str, context_length: int | None, vocab_size: int | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.conversion.weights import Weights, put_together, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
@@ -89,6 +88,8 @@ class Size:
     @classmethod
     def of(cls, spec: ArchitectureSpec) -> Size:
         """The size of a network."""
+        from aero import mpc  # prices are not loaded to train a converted network
+
         return cls(
             label=spec.label,
             parameters=spec.parameter_count(training=True),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
-from aero.fixed_point import Approximations
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.embedding import check_token_ids
-from aero.models.network_writer import described_network
 from aero.models.outputs import AeroCausalLMOutput
-from aero.network.ring_reader import RingNetwork
+
+if TYPE_CHECKING:
+    from aero.fixed_point import Approximations
 
 
 class FixedPointForCausalLM(nn.Module):
@@ -39,6 +41,10 @@ class FixedPointForCausalLM(nn.Module):
     def __init__(
         self, model: AeroForCausalLM, approximations: Approximations | None = None
     ) -> None:
+        # Descriptions, and the costs behind them, are not loaded on the way to a training's step.
+        from aero.models.network_writer import described_network
+        from aero.network.ring_reader import RingNetwork
+
         super().__init__()
         self.source = model
         self._network = RingNetwork(described_network(model, dtype=torch.float64), approximations)

@@ -14,7 +14,6 @@ import torch
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
-from aero.conversion.annealing import finish_annealing
 from aero.internals.atomic_files import checksums_of, write_bytes_atomically, write_checksums
 from aero.internals.errors import StopRequestedError, TrainingError
 from aero.internals.records import as_dict, record_bytes
@@ -143,6 +142,8 @@ class OneRun:
         recipe, folder = self._run.recipe, self._run.folder
         network = trainer.accelerator.unwrap_model(trainer.model)
         if network.config.annealed_from is not None:
+            from aero.conversion.annealing import finish_annealing
+
             trainer.model = finish_annealing(network)
         measured = self._callback.record_validation(steps, recipe.evaluation.final_tokens)
         model = trainer.accelerator.unwrap_model(trainer.model)

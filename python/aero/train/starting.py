@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from aero.architecture import ArchitectureSpec
-from aero.conversion import convert
-from aero.conversion.annealing import begin_annealing
 from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.reading import parse_json
@@ -65,6 +63,10 @@ def starting_network(run: PlannedRun, **token_ids: int | None) -> AeroForCausalL
     Raises:
         TrainingError: the source cannot become the run's network, or has other sizes.
     """
+    # A training from nothing converts nothing, and does not load it.
+    from aero.conversion import convert
+    from aero.conversion.annealing import begin_annealing
+
     assert run.source is not None
     fields = training_fields(run.recipe)
     trained = load_network(run.source, "--from")
