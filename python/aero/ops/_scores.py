@@ -53,7 +53,7 @@ def with_sinks(
     """The same with one more key, of value 0, which all queries see."""
     sink = sinks.to(scores.dtype)[..., None, None].expand(*scores.shape[:3], 1)
     if visible is not None:
-        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+        visible = torch.nn.functional.pad(visible.expand(scores.shape), (0, 1), value=True)
     return torch.cat((scores, sink), -1), visible
 
 

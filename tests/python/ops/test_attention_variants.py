@@ -160,6 +160,22 @@ def test_a_sink_of_minus_infinity_is_none(queries: int) -> None:
     torch.testing.assert_close(got, attention_entropy(q, k, v, mask=mask))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (3, 1), (2, 1, 1, 1), (1, 2, 3, 6)], ids=str)
+def test_sinks_stand_beside_masks_of_every_shape(shape: tuple[int, ...]) -> None:
+    tensors = {n: draw(2, 2, n_rows, 4, seed=n_rows) for n, n_rows in (("q", 3), ("k", 6))}
+    tensors |= {"v": draw(2, 2, 6, 4, seed=1), "sinks": draw(2)}
+    mask = draw(*shape, seed=2) > -1
+    exact, _ = oracle.run("attention_entropy", tensors, {"mask": mask})
+    for backend in ("native", "reference"):
+        found = attention_entropy(**tensors, mask=mask, backend=backend)
+        for got, wanted in zip(found, exact, strict=True):
+            torch.testing.assert_close(got.double(), wanted, atol=1e-5, rtol=1e-5)
+    doubles = [tensors[n].double().requires_grad_() for n in ("q", "k", "v", "sinks")]
+    assert torch.autograd.gradgradcheck(
+        lambda q, k, v, sinks: attention_entropy(q, k, v, sinks=sinks, mask=mask)[:2], doubles
+    )
+
+
 def test_a_row_of_a_sink_alone_has_no_entropy_and_returns_its_logit() -> None:
     q, k, v = draw(1, 2, 9, 8), draw(1, 2, 4, 8), draw(1, 2, 4, 8)
     sinks = torch.tensor([0.3, -2.0], requires_grad=True)
