@@ -99,14 +99,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Networks of GPT-2 small's size, whole, under SPU",
         "",
-        f"A prompt of {TOKENS} tokens, then single tokens that read kept keys and values: 12 layers "
-        "of width 768, 50,257 words. Random weights, 18 fraction bits, all parties in one process, "
-        "one thread each, with the settings of `aero private chat`. Predicted is what `aero cost "
-        "generate --protocol` says. Seconds are of processors, all parties together: other work "
-        f"kept the machine, {rows[0]['processor']}, so busy that the clock says little. Memory is "
-        "the most that the process "
-        "held, beside the estimate that refuses runs. Written by "
-        "benchmarks/private/measure_whole.py.",
+        f"A prompt of {TOKENS} tokens, then single tokens that read kept keys and values; 12 "
+        "layers of width 768, 50,257 words. Random weights, 18 fraction bits, all parties in one "
+        "process, one thread each, with the settings of `aero private chat`. Predicted is what "
+        "`aero cost generate --protocol` says. Seconds are of processors, all parties together: "
+        f"other work kept the machine, {rows[0]['processor']}, so busy that the clock says little. "
+        "Memory is the most that the process held, beside the estimate that refuses runs. Written "
+        "by benchmarks/private/measure_whole.py.",
         "",
     ]
     cells = []
