@@ -207,11 +207,16 @@ class PrivateSettings:
 
     @property
     def cached_weights(self) -> bool:
-        """Whether only the first pass of a session opens the weights, under masks."""
+        """Returns whether only the first pass of a session opens the weights, under masks."""
         return self.protocol == "semi2k"
 
     def slice_lengths(self, length: int, weights: int) -> list[int]:
-        """The lengths of a weight's slices, of one that has so many elements, along `length`."""
+        """Returns the lengths of the slices along one side of a product's weight.
+
+        Args:
+            length: of that side.
+            weights: elements of the whole weight.
+        """
         longest = max(1, (self.largest_product or weights) // (weights // length))
         step = -(-length // -(-length // longest))
         return [min(step, length - start) for start in range(0, length, step)]
