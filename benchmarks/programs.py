@@ -1,6 +1,7 @@
 """Training steps of other people's programs on a CPU, as they are and on this library's kernels.
 
-python benchmarks/programs.py [--nanogpt FOLDER] [--nanochat FOLDER] [--output results/NAME.md]
+python benchmarks/programs.py [--nanogpt FOLDER] [--nanochat FOLDER] [--only WORD]
+    [--output results/NAME.md]
 
 A program is a function that builds a model from a seed and returns one step of its training, which
 returns the loss. Its lines are its own: the folders hold the repositories of nanoGPT and nanochat,
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import os
 import sys
 import time
 import warnings
@@ -35,8 +37,12 @@ Training steps of programs as their authors wrote them, float32 with AdamW, take
 equal models in one process of one thread, whose CPU time counts: one model as it is ("torch"), the
 other inside `with aero.accelerate():` ("ours"), or, for nanochat, with `nanochat.gpt.flash_attn =
 aero.flash_attn` in place of its own fallback to torch. nanoGPT has the sizes of its
-train_shakespeare_char.py (batches of 4), nanochat depth 4, its windows and two heads on one head of
-keys, the models of transformers two layers; the vocabulary is 1,000. A time is the median in
+train_shakespeare_char.py (batches of 4), nanochat 64 channels for each layer of its depth, heads of
+128 on one head of keys, its windows and its optimizer's place taken by AdamW, with projections that
+do not start at zero, so that attention is in its losses; rows of bfloat16 are in its own way of
+computing in that. "Attention alone" is forward and backward of the call in one such layer, of a
+window of a quarter of T or of all tokens. The models of transformers have two layers; the
+vocabulary is 1,000. A time is the median in
 milliseconds, with its quartiles; a ratio is the median of the steps' own ratios (above 1: ours is
 faster). "Losses" is the largest difference of the losses of a step, as a part of the loss; where
 attention weights are dropped, the two draw other numbers, and the mean losses stand there."""
@@ -89,17 +95,25 @@ def nanogpt(folder: Path, dropout: float) -> Step:
     return _step(model, lambda ids: model(*_shifted(ids))[1], _batches(4, 256))
 
 
-def nanochat(folder: Path, length: int, flash_attention: ModuleType | None) -> Step:
-    """A model of nanochat's gpt.py, of depth 4 with windows and grouped heads."""
+def _nanochat(folder: Path) -> tuple[ModuleType, Any]:
     sys.path.insert(0, str(folder))
-    gpt = importlib.import_module("nanochat.gpt")
     own = importlib.import_module("nanochat.flash_attention").flash_attn
+    return importlib.import_module("nanochat.gpt"), own
+
+
+def nanochat(folder: Path, depth: int, length: int, flash_attention: ModuleType | None) -> Step:
+    """A model of nanochat's gpt.py, with windows and grouped heads."""
+    gpt, own = _nanochat(folder)
     torch.manual_seed(0)
     config = gpt.GPTConfig(
-        sequence_len=length, vocab_size=_VOCABULARY, n_layer=4, n_head=2, n_kv_head=1, n_embd=256
-    )
+        sequence_len=length, vocab_size=_VOCABULARY, n_layer=depth, n_head=depth // 2, n_kv_head=1,
+        n_embd=64 * depth,
+    )  # fmt: skip
     model = gpt.GPT(config)
     model.init_weights()
+    for name, weight in model.named_parameters():
+        if name.endswith("c_proj.weight") or name == "lm_head.weight":
+            torch.nn.init.normal_(weight, std=0.03)
 
     def loss_of(ids: torch.Tensor) -> torch.Tensor:
         gpt.flash_attn = own if flash_attention is None else flash_attention
@@ -107,6 +121,27 @@ def nanochat(folder: Path, length: int, flash_attention: ModuleType | None) -> S
         return loss
 
     return _step(model.train(), loss_of, _batches(1, length))
+
+
+def nanochat_attention(
+    folder: Path, length: int, window: int, flash_attention: ModuleType | None
+) -> Step:
+    """Forward and backward of the call that nanochat's layers make, two heads on one of keys."""
+    gpt, own = _nanochat(folder)
+    attention = own if flash_attention is None else flash_attention
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (
+        torch.randn(1, length, heads, 128, generator=generator).to(gpt.COMPUTE_DTYPE)
+        for heads in (2, 1, 1, 2)
+    )
+    operands = [x.requires_grad_() for x in (q, k, v)]
+
+    def step() -> float:
+        out = attention.flash_attn_func(*operands, causal=True, window_size=(window, 0))
+        found = torch.autograd.grad(out, operands, dout)
+        return float(sum(x.detach().double().abs().mean() for x in (out, *found)))
+
+    return step
 
 
 def gpt2(attention_dropout: float) -> Step:
@@ -181,10 +216,18 @@ def programs(folders: dict[str, Path]) -> dict[str, tuple[Callable[[bool], Step]
         found["nanoGPT"] = (lambda _: nanogpt(folders["nanogpt"], 0.0), True)
         found["nanoGPT, dropout 0.2"] = (lambda _: nanogpt(folders["nanogpt"], 0.2), False)
     if "nanochat" in folders:
-        for length in (1024, 2048):
-            found[f"nanochat d4, T = {length:,}"] = (
-                lambda ours, n=length: nanochat(
-                    folders["nanochat"], n, flash_attn if ours else None
+        folder, number = folders["nanochat"], os.environ.get("NANOCHAT_DTYPE", "float32")
+        for depth, length in ((4, 1024), (4, 2048), (6, 2048)):
+            found[f"nanochat d{depth}, {number}, T = {length:,}"] = (
+                lambda ours, d=depth, n=length: nanochat(
+                    folder, d, n, flash_attn if ours else None
+                ),
+                True,
+            )
+        for window in (512, 2048):
+            found[f"nanochat, {number}, T = 2,048, attention alone, window {window:,}"] = (
+                lambda ours, w=window: nanochat_attention(
+                    folder, 2048, w, flash_attn if ours else None
                 ),
                 True,
             )
@@ -193,11 +236,15 @@ def programs(folders: dict[str, Path]) -> dict[str, tuple[Callable[[bool], Step]
     return found
 
 
-def measure(folders: dict[str, Path], rounds: int) -> list[tuple[str, str, dict[str, list[float]]]]:
+def measure(
+    folders: dict[str, Path], rounds: int, only: str
+) -> list[tuple[str, str, dict[str, list[float]]]]:
     """Runs in a child: the program, how far apart the losses are, and its milliseconds."""
     torch.set_num_threads(1)
     found = []
     for name, (build, is_equal) in programs(folders).items():
+        if only not in name:
+            continue
         contenders = {"torch": build(False), "ours": build(True)}
         samples: dict[str, list[float]] = {key: [] for key in contenders}
         losses: dict[str, list[float]] = {key: [] for key in contenders}
@@ -220,22 +267,28 @@ def main() -> None:
     arguments.add_argument("--section", choices=["all"], help="the measurements, as JSON")
     for name in ("nanogpt", "nanochat"):
         arguments.add_argument(f"--{name}", type=Path, help="a folder with its repository")
+    arguments.add_argument("--only", default="", help="a word of the programs to measure")
     arguments.set_defaults(rounds=5)
     chosen = arguments.parse_args()
     given = {name: getattr(chosen, name) for name in ("nanogpt", "nanochat")}
     folders = {name: folder for name, folder in given.items() if folder is not None}
     if chosen.section:
-        print(json.dumps(measure(folders, chosen.rounds)))
+        print(json.dumps(measure(folders, chosen.rounds, chosen.only)))
         return
     child = ["--section", "all", "--rounds", str(3 if chosen.quick else chosen.rounds)]
     for name, folder in folders.items():
         child += [f"--{name}", str(folder)]
+    found = in_child([*child, "--only", chosen.only], KEEP_FREED_MEMORY)
+    if "nanochat" in folders and "nanochat".startswith(chosen.only):
+        own_numbers = {**KEEP_FREED_MEMORY, "NANOCHAT_DTYPE": "bfloat16"}
+        found += in_child([*child, "--only", "nanochat"], own_numbers)
     rows = []
-    for name, said, samples in in_child(child, KEEP_FREED_MEMORY):
+    for name, said, samples in found:
         timings = {key: Timing(tuple(ms)) for key, ms in samples.items()}
         ratio = ratio_text(timings["torch"].ratio_to(timings["ours"]))
         rows.append([name, said, str(timings["torch"]), str(timings["ours"]), ratio])
     command = "python benchmarks/programs.py" + "".join(f" --{name} {name}" for name in folders)
+    command += f" --only {chosen.only}" if chosen.only else ""
     command += f" --output {chosen.output}" if chosen.output else ""
     table = markdown_table(["program", "losses", "torch, ms", "ours, ms", "ratio"], rows)
     parts = ["# Other people's programs on these kernels", f"`{command}`", hardware(), METHOD]
