@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import random
 from collections import Counter, defaultdict
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
+from tests.mutants.meaning import meaning
 from tests.mutants.operators import operators
 
 ROOT = Path(__file__).parents[2]
@@ -53,34 +53,8 @@ def mutants_of(path: str) -> dict[tuple[int, int], list[Mutant]]:
     return sites
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """With `from __future__ import annotations` no annotation of ours is evaluated."""
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.returns = None
-        self.generic_visit(node)
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        node.annotation = ast.Constant(None)
-        self.generic_visit(node)
-        return node
-
-
-def meaning(text: str) -> str | None:
-    """What Python makes of a text, less its annotations; None where it cannot read it."""
-    try:
-        return ast.dump(_WithoutAnnotations().visit(ast.parse(text)))
-    except SyntaxError:
-        return None
-
-
 def is_a_change(mutant: Mutant) -> bool:
-    """Whether Python reads a mutant, and reads it otherwise than the file."""
+    """Whether Python reads a mutant, and does otherwise than the file."""
     changed = meaning(mutant.source())
     return changed is not None and changed != meaning((ROOT / mutant.path).read_text())
 

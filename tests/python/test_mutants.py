@@ -23,9 +23,21 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-edits = _load("edits")
+edits, meaning = _load("edits"), _load("meaning").meaning
 EDITS = edits.edits()
 SURVIVORS = yaml.safe_load((ROOT / "tests" / "mutants" / "survivors.yaml").read_text())
+
+
+def test_words_of_errors_and_annotations_make_no_mutant() -> None:
+    source = (
+        "def f(x: int) -> None:\n    if x > {limit}:\n        raise ValueError(f'{word} {x}')\n"
+    )
+    meanings = [
+        meaning(source.format(limit=limit, word=word).replace("int", kind))
+        for limit, word, kind in ((1, "got", "int"), (1, "took", "int"), (1, "got", "float"))
+    ]
+    assert len({*meanings}) == 1
+    assert meaning(source.format(limit=2, word="got")) not in meanings
 
 
 @pytest.mark.parametrize("file", sorted({edit.file for edit in EDITS}))
