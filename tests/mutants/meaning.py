@@ -36,7 +36,7 @@ class _WithoutWords(ast.NodeTransformer):
 
 
 def meaning(text: str) -> str | None:
-    """What Python makes of a text, less words of errors and annotations; None where it cannot read it."""
+    """What Python makes of a text, less its words; None where it cannot read it."""
     try:
         return ast.dump(_WithoutWords().visit(ast.parse(text)))
     except SyntaxError:
