@@ -1,1 +1,1 @@
-"""How two parties reach each other: the one connection between them, and wires to try it on."""
+"""How parties reach each other: the one connection between two, and wires to try it on."""

@@ -1,1 +1,1 @@
-"""The two parties: their jobs, their agreement, their processes and who watches them."""
+"""The parties: their jobs, their agreement, their processes and who watches them."""

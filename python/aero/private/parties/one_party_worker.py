@@ -1,7 +1,7 @@
-"""The program of the private environment for one party of two.
+"""The program of the private environment for one party of two or three.
 
 Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
-"new_tokens": N}`, of the server without the last two, and reports the `parties.events`.
+"new_tokens": N}`, of the others without the last two, and reports the `parties.events`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
 
 `{"party": "server", "python": ..., ...}` with the private environment's Python and the fields of
-`PartyJob`; a server serves one client. Events are those of `serve` and `ask`, last `Done` or
-`Failed`.
+`PartyJob`; a server or helper serves one client. Events are those of `serve` and `ask`, last `Done`
+or `Failed`.
 """
 
 from __future__ import annotations

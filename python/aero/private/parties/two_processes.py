@@ -85,7 +85,8 @@ def generate_over_tcp(
 
         def start(party: Party, **changes: Any) -> None:
             own = dataclasses.replace(job, security=keys.get(party), **changes)
-            parties[party] = _start(party, own, link, logs, python)
+            # A third party is on the loopback, where nothing has to be entered.
+            parties[party] = _start(party, own, [*link.enter, []][party], logs, python)
 
         try:
             start(Party.SERVER)
@@ -166,8 +167,8 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
             yield link
 
 
-def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Path) -> Worker:
-    command = [*link.enter[party], sys.executable, "-m", "aero.private.parties.party_program"]
+def _start(party: Party, job: PartyJob, enter: list[str], logs: Path, python: Path) -> Worker:
+    command = [*enter, sys.executable, "-m", "aero.private.parties.party_program"]
     said = {"party": party.word, "python": str(python), **job.to_dict()}
     return Worker(command, said, logs / party.name)
 

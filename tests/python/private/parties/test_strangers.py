@@ -8,6 +8,7 @@ import dataclasses
 import os
 import signal
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
@@ -98,6 +99,26 @@ def test_where_all_are_too_many_the_address_with_most_makes_room() -> None:
 def test_an_ipv6_host_is_its_network_of_64_bits() -> None:
     arrivals = [(f"2001:db8::{number}", True) for number in range(1, 5)]
     assert who_stay([*arrivals, ("2001:db8:0:1::1", True)], most=9, most_of_one=2) == [2, 3, 4]
+
+
+def test_a_stranger_has_seconds_for_each_step_and_not_more(serving: Any, people: People) -> None:
+    server = serving("ann", limits=dataclasses.replace(LIMITS, hello=1.0))
+    ann = people.security("ann", "server").context(server=False)
+    silent, half = server.connect(), server.connect()
+    half.sendall(PART_OF_A_HELLO)
+    known = ann.wrap_socket(server.connect())  # it says no hello
+    whole = server.connect()  # a ClientHello, and no certificate after it
+    begun = ann.wrap_bio(ssl.MemoryBIO(), out := ssl.MemoryBIO())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
+    whole.sendall(out.read())
+    for slow in (silent, half, known, whole):
+        with slow, contextlib.suppress(ConnectionResetError):
+            slow.settimeout(20)
+            received(slow)
+    refused = server.wait_for("refused")
+    assert refused["reason"].endswith("within 1 s") or "for 1 s" in refused["reason"]
+    server.ask(security=people.security("ann", "server"))
 
 
 def test_connections_that_made_room_are_closed(serving: Any, people: People) -> None:
