@@ -6,15 +6,18 @@ import json
 import subprocess
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 from aero import cli, mpc
 from aero.cli.private import chosen_settings
 from aero.fixed_point import Approximations, function_errors
 from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.generation import private_fields
 from aero.mpc.optimization_tables import optimization_table
 from aero.mpc.profiles import compute_names, network_names
 from aero.mpc.simulation import optimized_stack_names
+from aero.private.settings import STACKS
 from aero.report import to_csv, to_html, to_text
 
 
@@ -144,6 +147,14 @@ def test_schedule_tells_what_faster_parts_would_change():
     assert "minutes if lm head were inf times faster" in text
     data = json.loads(run("schedule", "SM", *faster, "--json").stdout)
     assert data["what_if"] == {"softmax": softmax, "lm head": schedule.what_if(kind="lm head")}
+
+
+@pytest.mark.parametrize("protocol", STACKS)
+def test_every_protocol_is_priced_with_the_settings_of_aero_private(protocol: str) -> None:
+    settings = chosen_settings(None, protocol)
+    fields = mpc.stack_fields(settings.stack)
+    priced = {**fields, **private_fields(settings.stack)}
+    assert priced == {**fields, **settings.stack_fields()}
 
 
 def test_generation_is_priced_as_aero_private_runs_it() -> None:
