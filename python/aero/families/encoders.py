@@ -66,16 +66,15 @@ class _Sizes:
 def bert(values: Values) -> list[Operation]:
     """BERT."""
     values.must("position_embedding_type", "absolute", "absolute")
-    return _Sizes(
-        vocab_size=values.size("vocab_size"),
-        table=values.size("max_position_embeddings"),
-        layers=values.size("num_hidden_layers"),
-        width=values.size("hidden_size"),
-        heads=_heads(values, values.size("hidden_size"), "num_attention_heads"),
-        hidden=values.size("intermediate_size"),
-        function=values.function("hidden_act", default="gelu"),
+    return _encoder(
+        values,
+        layers="num_hidden_layers",
+        width="hidden_size",
+        heads="num_attention_heads",
+        hidden="intermediate_size",
+        function="hidden_act",
         epsilon=values.number("layer_norm_eps", default=1e-12),
-    ).operations()
+    )
 
 
 # RoBERTa differs in the tokens of its padding alone.
@@ -84,15 +83,37 @@ roberta = bert
 
 def distilbert(values: Values) -> list[Operation]:
     """DistilBERT."""
+    return _encoder(
+        values,
+        layers="n_layers",
+        width="dim",
+        heads="n_heads",
+        hidden="hidden_dim",
+        function="activation",
+        epsilon=1e-12,
+    )
+
+
+def _encoder(
+    values: Values,
+    *,
+    layers: str,
+    width: str,
+    heads: str,
+    hidden: str,
+    function: str,
+    epsilon: float,
+) -> list[Operation]:
+    """The operations by the names of a configuration's entries."""
     return _Sizes(
         vocab_size=values.size("vocab_size"),
         table=values.size("max_position_embeddings"),
-        layers=values.size("n_layers"),
-        width=values.size("dim"),
-        heads=_heads(values, values.size("dim"), "n_heads"),
-        hidden=values.size("hidden_dim"),
-        function=values.function("activation", default="gelu"),
-        epsilon=1e-12,
+        layers=values.size(layers),
+        width=values.size(width),
+        heads=_heads(values, values.size(width), heads),
+        hidden=values.size(hidden),
+        function=values.function(function, default="gelu"),
+        epsilon=epsilon,
     ).operations()
 
 
