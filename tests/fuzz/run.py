@@ -42,7 +42,8 @@ class Attack:
 
 
 ATTACKS = {
-    "operators": Attack("operator_calls", 0.3, unit="calls"),
+    "operators": Attack("operator_calls", 0.2, unit="calls"),
+    "variants": Attack("variant_calls", 0.1, unit="calls"),
     "transforms": Attack("transformed_calls", 0.1, unit="calls"),
     "files": Attack("strange_files", 0.25, unit="files"),
     "command_lines": Attack("command_lines", 0.1, unit="command lines"),

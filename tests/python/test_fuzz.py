@@ -57,6 +57,7 @@ def operator_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AERO_CPU_ISA", "scalar")
     import operator_calls  # type: ignore[import-not-found]
     import transformed_calls  # type: ignore[import-not-found]  # noqa: F401  # before paths change
+    import variant_calls  # type: ignore[import-not-found]  # noqa: F401
 
     threads = torch.get_num_threads()
     yield operator_calls
@@ -65,6 +66,41 @@ def operator_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_few_hundred_operator_calls_pass(operator_calls: Any) -> None:
     assert sum(operator_calls.attack(seed) for seed in range(60)) > 300
+
+
+@pytest.fixture
+def variant_calls(operator_calls: Any) -> Any:
+    return sys.modules["variant_calls"]
+
+
+def test_a_few_hundred_calls_of_attentions_variants_pass(variant_calls: Any) -> None:
+    assert sum(variant_calls.attack(seed) for seed in range(40)) > 300
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    ["window", "softcap", "bias", "alibi_slopes", "sinks", "dropout_p", "cu_seqlens", "scale"],
+)
+def test_a_variant_that_is_left_out_is_found(
+    variant_calls: Any, monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    whole = ops.attention_entropy
+
+    def without(*, backend: str, **arguments: Any) -> Any:
+        return whole(**{n: x for n, x in arguments.items() if n != left_out}, backend=backend)
+
+    given = variant_calls.factor_of
+    monkeypatch.setattr(ops, "attention_entropy", without)
+
+    def factor_of(*of: Any) -> Any:
+        with monkeypatch.context() as context:
+            context.setattr(ops, "attention_entropy", whole)
+            return given(*of)
+
+    monkeypatch.setattr(variant_calls, "factor_of", factor_of)
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            variant_calls.attack(seed)
 
 
 @pytest.fixture

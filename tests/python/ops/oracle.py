@@ -60,8 +60,18 @@ def attention_entropy(
     bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    factor: Tensor | None = None,
+    starts: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q [B, H, T, D], k and v [B, G, S, D] -> out [B, H, T, D], entropy and logsumexp [B, H, T]."""
+    """q [B, H, T, D], k and v [B, G, S, D] -> out [B, H, T, D], entropy and logsumexp [B, H, T].
+
+    `factor` [B, H, T, S] is what dropout multiplies weights by, and `starts` are of the queries and
+    of the keys of packed sequences.
+    """
+    if starts is not None:
+        options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+        options |= {"is_causal": is_causal, "alibi_slopes": alibi_slopes}
+        return _packed(q, k, v, temperature, factor, starts, options)
     (_, heads, _, head_dim), groups = q.shape, k.shape[1]
     if heads == 0:
         return q * 1, q.sum(-1), q.sum(-1)
@@ -94,12 +104,35 @@ def attention_entropy(
         mask=inside if mask is None else mask & inside,
         is_causal=is_causal,
     )
+    weights = probabilities if factor is None else probabilities * factor
+    out = torch.einsum("bhts,bhsd->bhtd", weights, v[:, of_head])
     if sinks is not None:
         logit = sinks.expand(len(q), heads)[..., None] / of_rows(temperature, scores)[..., 0]
-        return _with_sink(
-            torch.einsum("bhts,bhsd->bhtd", probabilities, v[:, of_head]), entropy, logsumexp, logit
-        )
-    return torch.einsum("bhts,bhsd->bhtd", probabilities, v[:, of_head]), entropy, logsumexp
+        return _with_sink(out, entropy, logsumexp, logit)
+    return out, entropy, logsumexp
+
+
+def _packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor | None,
+    factor: Tensor | None,
+    starts: Sequence[Sequence[int]],
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One call for each sequence."""
+    found = []
+    for first, last, begin, end in zip(starts[0], starts[0][1:], starts[1], starts[1][1:]):  # noqa: B905
+        rows, keys = slice(first, last), slice(begin, end)
+        t = temperature
+        if t is not None and t.dim() > 1:
+            t = t[..., rows]
+        own = None if factor is None else factor[:, :, rows, keys]
+        one = q[:, :, rows], k[:, :, keys], v[:, :, keys]
+        found.append(attention_entropy(*one, temperature=t, factor=own, **options))
+    out, entropy, logsumexp = (torch.cat(each, 2) for each in zip(*found, strict=True))
+    return out, entropy, logsumexp
 
 
 def _with_sink(
@@ -108,14 +141,18 @@ def _with_sink(
     """The three with one more key of value 0, by the chain rule of entropy over two groups."""
     empty = logsumexp == -math.inf
     gap = torch.where(empty, 0, logsumexp) - logit
-    share = torch.where(empty, 0, gap.sigmoid())  # of the keys
+    # Of logarithms, as the sigmoid's own derivative loses the digits of a small rest.
     log_share = torch.nn.functional.logsigmoid(gap)
     log_rest = torch.nn.functional.logsigmoid(-gap)
-    between = -(share * log_share + (1 - share) * torch.where(empty, 0, log_rest))
+    share = torch.where(empty, 0, log_share.exp())  # of the keys
+    rest = torch.where(empty, 1, log_rest.exp())
+    between = -(share * log_share + rest * torch.where(empty, 0, log_rest))
     return (
         share[..., None] * out,
         share * entropy + between,
-        logit - torch.where(empty, 0, log_rest),
+        torch.where(
+            (gap > 0) & ~empty, logsumexp - log_share, logit - torch.where(empty, 0, log_rest)
+        ),
     )
 
 
