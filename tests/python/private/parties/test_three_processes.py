@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +15,18 @@ import aero
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call
+from aero.private.environment import find_private_python
+from aero.private.parties.events import Event, Failed, Listening, Stage
+from aero.private.parties.party import PartyJob, ask
+from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.two_processes import generate_over_tcp
+from aero.private.parties.worker_pipe import Worker
+from aero.private.party_errors import PartyError
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
 
 from ...export.conftest import trained
+from ..pretending import People
 
 pytestmark = pytest.mark.private
 
@@ -49,3 +60,51 @@ def test_three_processes_compute_at_the_predicted_bytes_whatever_the_prompt(
 
 def _sent_by_all(call: Call) -> tuple[str, int]:
     return call.name, call.traffic.comm_bytes
+
+
+def test_a_helper_that_vanishes_while_spu_computes_ends_both_others_with_one_line(
+    tmp_path: Path,
+) -> None:
+    folder = Path(aero.export_weights(trained("SM+ScFuFFN", num_layers=1), tmp_path / "network"))
+    settings, people = PrivateSettings(protocol="aby3", client_one_hot=True), People(tmp_path)
+    limits = TimeLimits(connect=120, ready=240, silence=120, stage=240)
+    job = PartyJob(folder, settings, "127.0.0.1:0", limits=limits)
+    processes: list[Worker] = []
+
+    def start(name: str, third: str, **changes: Any) -> str:
+        security = people.security(name, "ann", third=third)
+        own = dataclasses.replace(job, security=security, **changes)
+        said = {"party": name, "python": str(find_private_python()), **own.to_dict()}
+        command = [sys.executable, "-m", "aero.private.parties.party_program"]
+        processes.append(Worker(command, said, tmp_path / f"{name}.log"))
+        return reported(processes[-1], Listening).address
+
+    def vanish(event: Event) -> None:
+        if isinstance(event, Stage) and event.stage == "layer 0":
+            processes[1].stop()
+
+    try:
+        server = start("server", "helper")
+        helper = start("helper", "server", helps=server)
+        asking = dataclasses.replace(
+            job, address=server, helper=helper, tokens=PROMPTS[0], new_tokens=1,
+            security=people.security("ann", "server", third="helper"),
+        )  # fmt: skip
+        with pytest.raises(PartyError, match="helper closed the connection") as ended:
+            ask(asking, vanish)
+        assert str(ended.value).isprintable()
+        assert "the helper closed" in reported(processes[0], Failed).reason
+    finally:
+        for each in processes:
+            each.end()
+
+
+def reported(worker: Worker, kind: type[Any]) -> Any:
+    """The first event of a kind."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        for event in worker.events():
+            if isinstance(event, kind):
+                return event
+        time.sleep(0.05)
+    raise AssertionError(f"no {kind.__name__}")
