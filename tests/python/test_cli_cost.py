@@ -170,6 +170,14 @@ def test_generation_is_priced_as_aero_private_runs_it() -> None:
     assert plain["per_token"] == [cost.to_dict() for cost in expected.per_token]
     in_python = mpc.simulate_generation("SM", new_tokens=3, **sizes)
     assert in_python.to_dict() == expected.to_dict()
+    for protocol in ("semi2k", "aby3"):
+        other = json.loads(run("generate", *given, "--protocol", protocol).stdout)
+        private = chosen_settings(None, protocol)
+        fields = private.stack_fields() | {"setup": False}
+        found = mpc.simulate_generation("SM", new_tokens=3, stack=private.stack, **sizes, **fields)
+        assert other["per_token"] == [cost.to_dict() for cost in found.per_token]
+    both = run("generate", *given, "--protocol", "aby3", "--stack", "spu-aby3")
+    assert both.exit_code == 2 and "goes without --stack" in both.stderr
     optimized = json.loads(run("generate", *given, "--stack", "aero-optimized-generation").stdout)
     assert optimized["comm_bytes"] < plain["comm_bytes"]
     changed = json.loads(run("generate", *given, "--set", "client_one_hot=false").stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.mpc.simulation import described_spec
 from aero.private.parties import memory
-from aero.private.parties.memory import check_memory, party_bytes, run_bytes
+from aero.private.parties.memory import check_memory, in_slices, party_bytes, run_bytes
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -55,6 +56,46 @@ def test_a_run_that_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(ValueError, match=r"takes up to 1\d\d\.\d GB of memory .* may take 20\.0"):
         check_memory(described(), PrivateSettings(), 128, parties=1, most=20_000_000_000)
     check_memory(described(model="tiny"), PrivateSettings(), 8, parties=2, most=20_000_000_000)
+
+
+@pytest.mark.parametrize("private_weights", [False, True])
+def test_a_product_is_cut_into_as_few_slices_as_fit(private_weights: bool) -> None:
+    network, settings = described(), PrivateSettings(private_weights=private_weights, **CHEAP)
+    machine = {"parties": 2, "most": 100_000_000_000}
+    whole = run_bytes(network, settings, 128, parties=2)
+    assert whole > machine["most"]
+    with pytest.raises(ValueError, match="a smaller largest_product"):
+        check_memory(network, settings, 128, **machine)
+    cut = in_slices(network, settings, 128, **machine)
+    check_memory(network, cut, 128, **machine)
+    count = len(cut.slice_lengths(50257, 50257 * 768))
+    fewer = {1: 0, 2: 1, 3: 2, 4: 3, 6: 4, 8: 6, 12: 8}[count]
+    limit = -(-50257 // fewer) * 768
+    larger = dataclasses.replace(settings, largest_product=limit)
+    assert run_bytes(network, larger, 128, parties=2) > machine["most"]
+    # A slice takes its part of what the whole product takes: of both parties where each has shares.
+    saved = whole - run_bytes(network, cut, 128, parties=2)
+    product = 3072 * 50257 * 768 * (1 if private_weights else 2)
+    assert saved == pytest.approx(product * (1 - 1 / count), rel=0.03)
+
+
+def test_what_fits_is_not_cut_and_what_cannot_fit_is_refused() -> None:
+    small, settings = described(model="tiny"), PrivateSettings(**CHEAP)
+    assert in_slices(small, settings, 8, parties=2) == settings
+    least = {"parties": 2, "most": 2_000_000_000}
+    assert in_slices(described(), settings, 128, **least) == settings
+    with pytest.raises(ValueError, match=r"may take 2\.0"):
+        check_memory(described(), settings, 128, **least)
+    # A given size is the largest still.
+    given = PrivateSettings(largest_product=1 << 20, **CHEAP)
+    cut = in_slices(described(), given, 128, parties=2, most=8_000_000_000)
+    assert cut.largest_product <= 1 << 20
+
+
+def test_prompts_side_by_side_take_more() -> None:
+    network, settings = described(model="tiny"), PrivateSettings(**CHEAP)
+    one, many = (run_bytes(network, settings, 8, parties=2, sequences=n) for n in (1, 16))
+    assert many > one
 
 
 def test_a_command_refuses_before_anything_starts(

@@ -25,7 +25,7 @@ from aero.network.numpy_reader import forward
 from aero.private.environment import find_private_python, private_command
 from aero.private.links.keys import Security
 from aero.private.parties.events import Listening
-from aero.private.parties.job import Generated, collect
+from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.worker_pipe import Worker
@@ -134,6 +134,19 @@ def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> 
             for piece, sent in each["bytes"].items():
                 # SPU is deterministic here, but for some dozen bytes of names and sizes.
                 assert abs(sent - costs[piece].comm_bytes) < 200, (settings, piece, rows)
+
+
+def test_a_run_continues_prompts_side_by_side(tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+ScFuFFN"), tmp_path)
+    network, prompts = read_network(folder), [[3, 141, 59], [26, 5, 250]]
+    settings = PrivateSettings(protocol="semi2k", reveal="last-logits", **CHEAP)
+    found = generate_privately(folder, prompts, 2, settings)
+    read = prompts
+    for tokens, logits in zip(found.tokens, found.logits, strict=True):
+        plain = forward(network, read)[:, -1]
+        assert np.abs(logits[:, -1] - plain).max() < 2e-2 * np.abs(plain).max()
+        assert list(tokens) == plain.argmax(-1).tolist()
+        read = [[*one, token] for one, token in zip(read, tokens, strict=True)]
 
 
 def test_semi2k_opens_the_weights_in_the_first_pass_alone(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ def run_bytes(
     sequences: int = 1,
 ) -> int:
     """What `parties` of a run take on one machine, at most; arguments as of `party_bytes`."""
-    return _PROCESS_BYTES + parties * party_bytes(description, settings, rows, sequences)
+    held = parties * party_bytes(description, settings, rows, sequences)
+    if settings.private_weights:  # one of them encodes what the server knows
+        held -= (parties - 1) * _largest_product(description, settings, rows, sequences)
+    return _PROCESS_BYTES + held
 
 
 def check_memory(
