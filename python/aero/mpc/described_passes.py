@@ -36,6 +36,6 @@ def described_pass(
     fields = [(name, plain_value(name, value)) for name, value in overrides.items()]
     priced = stack_description(stack).with_fields(fields)
     network = _core.Network(operations, keys)
-    sizes = {"batch": sequences, "queries": rows, "keys": keys}
-    found: tuple[Operation, ...] = _core.simulate_pass(network, priced, **sizes)["operations"]
-    return found
+    found = _core.simulate_pass(network, priced, batch=sequences, queries=rows, keys=keys)
+    operations_of_pass: tuple[Operation, ...] = found["operations"]
+    return operations_of_pass
