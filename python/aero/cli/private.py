@@ -218,7 +218,10 @@ def chosen_settings(given: list[str] | None, protocol: str | None = None, **own:
         raise ValueError(
             f"private: --protocol {protocol} and protocol={found['protocol']} differ; give one"
         )
-    cheapest = {"cheetah": {"private_weights": True}, "semi2k": {"largest_product": 1 << 24}}
+    cheapest: dict[str, dict[str, Any]] = {
+        "cheetah": {"private_weights": True},
+        "semi2k": {"largest_product": 1 << 24},
+    }
     return PrivateSettings.from_dict(
         {**cheapest.get(found.get("protocol", "cheetah"), {}), **found}
     )

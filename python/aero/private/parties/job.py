@@ -167,14 +167,12 @@ def _plain(read: Sequence[Any]) -> list[Any]:
     return [list(one) if isinstance(one, tuple) else int(one) for one in read]
 
 
-def _by_place(
-    tokens: Sequence[int] | Sequence[Sequence[int]], settings: PrivateSettings
-) -> list[Any]:
+def _by_place(tokens: Sequence[Any], settings: PrivateSettings) -> list[Any]:
     """Of one prompt its tokens, of several those of each place."""
     if not isinstance(tokens[0], Sequence):
-        return [int(token) for token in tokens]  # type: ignore[arg-type]
-    check_batch(tokens, settings)  # type: ignore[arg-type]
-    return [[int(token) for token in place] for place in zip(*tokens, strict=True)]  # type: ignore[arg-type]
+        return [int(token) for token in tokens]
+    check_batch(tokens, settings)
+    return [[int(token) for token in place] for place in zip(*tokens, strict=True)]
 
 
 def collect(
