@@ -87,9 +87,9 @@ def write(output: Path, found: dict[str, Any], description: dict[str, Any]) -> N
         return one["settings"]["protocol"], one["label"], one["model"]
 
     before = json.loads(output.read_text()) if output.exists() else []
-    rows = sorted([*(one for one in before if key(one) != key(found)), found], key=key)
-    write_json_atomically(output, rows)
-    write_bytes_atomically(output.with_suffix(".md"), table(rows).encode())
+    all_rows = sorted([*(one for one in before if key(one) != key(found)), found], key=key)
+    write_json_atomically(output, all_rows)
+    write_bytes_atomically(output.with_suffix(".md"), table(all_rows).encode())
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -272,7 +272,7 @@ class _Run:
             at_client = all(peer.channel.peer != "client" for peer in self._peers)
             self._weights_bytes += event.client_bytes if at_client else event.server_bytes
 
-    def _start_reading(self, reads: Reads, token: int) -> None:
+    def _start_reading(self, reads: Reads, token: int | tuple[int, ...]) -> None:
         """Asks in a thread what the client reads next: it may wait for a person."""
         loop = asyncio.get_running_loop()
 
