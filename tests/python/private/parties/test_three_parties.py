@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,33 @@ def test_a_client_that_asks_both_for_different_passes_is_turned_away(trio: Any) 
         assert b"the request must be" in received(other)
     three.server.wait_for("lost")  # the client has left
     three.ask()
+
+
+def test_a_second_client_waits_at_the_server_and_meets_the_helper_in_its_turn(trio: Any) -> None:
+    three, places = trio("ann", "bob"), []
+    waiting, release = threading.Event(), threading.Event()
+
+    def note(event: dict[str, Any]) -> None:
+        if event["event"] == "place":
+            places.append(event["place"])
+            release.set()
+
+    def hold(_: int) -> list[int]:
+        waiting.set()
+        assert release.wait(30)
+        return []
+
+    first = threading.Thread(
+        target=three.ask, args=("ann",), kwargs={"new_tokens": 2, "reads": hold}
+    )
+    first.start()
+    assert waiting.wait(30)
+    three.ask("bob", on_event=note)
+    first.join(60)
+    assert places == [2]
+    for each in (three.server, three.helper):
+        who = [each.wait_for("client", number)["who"] for number in (1, 2)]
+        assert who == [three._people.fingerprint[name] for name in ("ann", "bob")]
 
 
 @pytest.mark.parametrize("gone", ["helper", "server"])

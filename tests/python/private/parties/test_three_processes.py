@@ -70,6 +70,7 @@ def test_a_helper_that_vanishes_while_spu_computes_ends_both_others_with_one_lin
     limits = TimeLimits(connect=120, ready=240, silence=120, stage=240)
     job = PartyJob(folder, settings, "127.0.0.1:0", limits=limits)
     processes: list[Worker] = []
+    confined: set[str] = set()
 
     def start(name: str, third: str, **changes: Any) -> str:
         security = people.security(name, "ann", third=third)
@@ -81,6 +82,7 @@ def test_a_helper_that_vanishes_while_spu_computes_ends_both_others_with_one_lin
 
     def vanish(event: Event) -> None:
         if isinstance(event, Stage) and event.stage == "layer 0":
+            confined.update(statuses_of_worker(processes[1]))
             processes[1].stop()
 
     try:
@@ -94,9 +96,20 @@ def test_a_helper_that_vanishes_while_spu_computes_ends_both_others_with_one_lin
             ask(asking, vanish)
         assert str(ended.value).isprintable()
         assert "the helper closed" in reported(processes[0], Failed).reason
+        assert confined == {"NoNewPrivs:\t1", "CapEff:\t0000000000000000"}
     finally:
         for each in processes:
             each.end()
+
+
+def statuses_of_worker(party: Worker) -> set[str]:
+    """What the threads of a party's computing process may do."""
+    parent = party._process.pid
+    [worker] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    threads = list(Path(f"/proc/{worker}/task").iterdir())
+    assert len(threads) > 3
+    lines = [line for each in threads for line in (each / "status").read_text().splitlines()]
+    return {line for line in lines if line.startswith(("NoNewPrivs", "CapEff"))}
 
 
 def reported(worker: Worker, kind: type[Any]) -> Any:
