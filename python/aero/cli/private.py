@@ -80,7 +80,7 @@ def run(
         typer.Option(
             metavar="TEXT",
             help="Text to continue; other users can see it. Repeated: several side by side, of "
-            "equally many tokens."
+            "equally many tokens.",
         ),
     ] = None,
     prompt_file: PromptFile = None,
