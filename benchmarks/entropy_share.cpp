@@ -54,7 +54,7 @@ class CallOf : public Call {
     AttentionEntropyParams& p = forward_;
     p.data_type = type;
     p.batch = batch, p.heads = p.key_heads = heads;
-    p.queries = p.keys = length, p.head_dim = head_dim;
+    p.queries = p.keys = length, p.head_dim = p.value_dim = head_dim;
     p.q = {q_.data(), strides}, p.k = {k_.data(), strides}, p.v = {v_.data(), strides};
     p.scale = 0.125;
     p.is_causal = true;

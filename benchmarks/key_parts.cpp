@@ -53,7 +53,7 @@ struct Call {
         rows(static_cast<size_t>(5 * heads)),
         partials(static_cast<size_t>(heads * parts * (3 + kHeadDim))) {
     p.batch = 1, p.heads = p.key_heads = heads;
-    p.queries = 1, p.keys = keys, p.head_dim = kHeadDim;
+    p.queries = 1, p.keys = keys, p.head_dim = p.value_dim = kHeadDim;
     const Strides query{heads * kHeadDim, kHeadDim, kHeadDim};
     const Strides rows_of_keys{heads * keys * kHeadDim, keys * kHeadDim, kHeadDim};
     p.q = {q.data(), query}, p.out = {out.data(), query};

@@ -50,15 +50,16 @@ def cases() -> dict[str, tuple[str, tuple[object, ...]]]:
         x, dy, weight, bias = (
             torch.randn(n).to(dtype) for n in ((2048, 768), (2048, 768), (768, 768), (768,))
         )
-        out, entropy, _, rows = torch.ops.aero.attention_entropy(
-            q, k, v, temperature, None, True, None, *PLAIN
+        out, entropy, _, rows, _, _ = torch.ops.aero.attention_entropy(
+            q, k, v, temperature, None, True, None, *PLAIN, False
         )
         statistics = torch.ops.aero.temperature_softmax(scores, temperature, None, True)[3]
         layer = (weight, bias, one, one)
         for operator, arguments in {
-            "attention_entropy": (q, k, v, temperature, None, True, None, *PLAIN),
+            "attention_entropy": (q, k, v, temperature, None, True, None, *PLAIN, False),
             "attention_entropy_backward": (
-                dout, entropy, None, q, k, v, temperature, None, out, rows, True, None, *PLAIN,
+                dout, entropy, None, None, q, k, v, temperature, None, out, rows, None, True, None,
+                *PLAIN,
                 *[True] * 4, *[False] * 3,
             ),
             "temperature_softmax": (scores, temperature, None, True),

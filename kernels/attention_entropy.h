@@ -5,9 +5,10 @@
 //                   cap(x) = softcap tanh(x / softcap),  P = softmax_j(s),  out = (P M) v,
 //                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
 // Cap, bias, slopes and M, dropout's mask of 0 and 1 / (1 - p), are there where asked for. A sink
-// is one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in. A row
-// that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients, whatever comes back
-// to it: its part in sums over rows is 0 where dout, dentropy or dlogsumexp is inf or NaN.
+// is one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in, but not
+// max_logits_i = max_j s_ij and largest_key_i, the first key that has it. A row that sees no key
+// gives out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1 and zero gradients,
+// whatever comes back to it: its part in sums over rows is 0 where that is inf or NaN.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 
@@ -58,7 +59,8 @@ struct Dropout {
 };
 
 /// The inputs of both directions. Letters: B batch, H heads, G key heads (H a multiple of G), T
-/// queries, S keys, D head width (at most kMaxHeadDim). B, H, T and S may be zero.
+/// queries, S keys, D width of queries and keys, Dv of values (at most kMaxHeadDim). B, H, T and S
+/// may be zero.
 struct AttentionEntropyParams : ScoreTransform, KeyVisibility {
   DataType data_type = DataType::kFloat32;
   int64_t batch = 0;
@@ -66,11 +68,12 @@ struct AttentionEntropyParams : ScoreTransform, KeyVisibility {
   int64_t key_heads = 0;
   int64_t queries = 0;
   int64_t keys = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;   ///< D
+  int64_t value_dim = 0;  ///< Dv
 
   TensorView<const void> q;  ///< [B, H, T, D]
   TensorView<const void> k;  ///< [B, G, S, D]
-  TensorView<const void> v;  ///< [B, G, S, D]
+  TensorView<const void> v;  ///< [B, G, S, Dv]
 
   Dropout dropout;
 
@@ -79,30 +82,36 @@ struct AttentionEntropyParams : ScoreTransform, KeyVisibility {
 };
 
 struct AttentionEntropyForwardParams : AttentionEntropyParams {
-  TensorView<void> out;        ///< [B, H, T, D], data_type
+  TensorView<void> out;        ///< [B, H, T, Dv], data_type
   void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
   void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
   void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
+  /// [B, H, T] contiguous, type of entropy. With largest_key or not at all; S below 2^31 then.
+  void* max_logits = nullptr;
+  int64_t* largest_key = nullptr;  ///< [B, H, T] contiguous; -1 where max_logits is -inf or NaN
 
   /// In how many parts the keys of each row are read, from cpu::key_parts; with more than one,
   /// `partials` takes the parts that cpu::finish puts together.
   int64_t key_parts = 1;
-  void* partials = nullptr;  ///< [B * H * T, key_parts, 3 + D], type of entropy, not initialised
+  /// [B * H * T, key_parts, kPartialStatistics + Dv], type of entropy, not initialised.
+  void* partials = nullptr;
 };
 
 /// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
 /// (then it is not written).
 struct AttentionEntropyBackwardParams : AttentionEntropyParams {
-  TensorView<const void> out;        ///< [B, H, T, D] of the forward pass; read only with dout
+  TensorView<const void> out;        ///< [B, H, T, Dv] of the forward pass; read only with dout
   const void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, from the forward pass
 
-  TensorView<const void> dout;       ///< [B, H, T, D], data_type
-  const void* dentropy = nullptr;    ///< [B, H, T] contiguous, float (double for kFloat64)
-  const void* dlogsumexp = nullptr;  ///< [B, H, T] contiguous, float (double for kFloat64)
+  TensorView<const void> dout;           ///< [B, H, T, Dv], data_type
+  const void* dentropy = nullptr;        ///< [B, H, T] contiguous, float (double for kFloat64)
+  const void* dlogsumexp = nullptr;      ///< [B, H, T] contiguous, float (double for kFloat64)
+  const void* dmax_logits = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64)
+  const int64_t* largest_key = nullptr;  ///< [B, H, T] of the forward pass; read with dmax_logits
 
   TensorView<void> dq;           ///< [B, H, T, D], data_type
   TensorView<void> dk;           ///< [B, G, S, D], data_type
-  TensorView<void> dv;           ///< [B, G, S, D], data_type
+  TensorView<void> dv;           ///< [B, G, S, Dv], data_type
   void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
   void* dsinks = nullptr;        ///< [B, H, T] contiguous, type of entropy, one value per row
   void* dslopes = nullptr;       ///< [B, H, T] contiguous, type of entropy, one value per row
@@ -117,7 +126,9 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
   int64_t head_blocks = 0;
 };
 
-inline constexpr int64_t kMaxHeadDim = 256;
+inline constexpr int64_t kMaxHeadDim = 512;
+/// Numbers of a part of a row's keys before its outputs.
+inline constexpr int64_t kPartialStatistics = 5;
 
 /// Up to this many queries, as in generation, are taken one by one (cpu/attention_decode_row.h).
 inline constexpr int64_t kFewQueries = 4;

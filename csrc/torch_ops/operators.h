@@ -17,17 +17,18 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
     bool needs_temperature);
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, bool is_causal, std::optional<double> scale,
     std::optional<int64_t> window_left, std::optional<int64_t> window_right,
     std::optional<double> softcap, const OptionalTensor& bias, const OptionalTensor& alibi_slopes,
     const OptionalTensor& sinks, const OptionalTensor& dropout_seeds, double dropout_p,
-    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k);
+    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, bool return_max_logits);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
-    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
-    const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
+    const OptionalTensor& dmax_logits, const Tensor& q, const Tensor& k, const Tensor& v,
+    const OptionalTensor& temperature, const OptionalTensor& mask, const Tensor& out,
+    const Tensor& statistics, const OptionalTensor& largest_key, bool is_causal,
     std::optional<double> scale, std::optional<int64_t> window_left,
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,

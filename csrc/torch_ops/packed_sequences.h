@@ -28,6 +28,10 @@ inline void* moved(void* data, int64_t bytes) {
 inline const void* moved(const void* data, int64_t bytes) {
   return data ? static_cast<const char*>(data) + bytes : nullptr;
 }
+template <class Key>
+Key* moved_keys(Key* data, int64_t count) {
+  return data ? data + count : nullptr;
+}
 template <class T>
 kernels::TensorView<T> from_row(const kernels::TensorView<T>& tensor, int64_t row, int64_t bytes) {
   return {moved(tensor.data, row * tensor.strides.row * bytes), tensor.strides};
@@ -49,10 +53,12 @@ Params params_of(const Params& whole, const PackedSequences& sequences, size_t n
   p.temperature = from_row(p.temperature, query, statistic);
   p.out = from_row(p.out, query, element);
   p.statistics = moved(p.statistics, kernels::kSavedStatistics * block);
+  p.largest_key = moved_keys(p.largest_key, p.heads * query);
   if (p.dropout.seeds) p.dropout.seeds += n;
   if constexpr (std::is_same_v<Params, kernels::AttentionEntropyForwardParams>) {
     p.entropy = moved(p.entropy, block);
     p.logsumexp = moved(p.logsumexp, block);
+    p.max_logits = moved(p.max_logits, block);
   } else {
     p.dout = from_row(p.dout, query, element);
     p.dq = from_row(p.dq, query, element);
@@ -60,6 +66,7 @@ Params params_of(const Params& whole, const PackedSequences& sequences, size_t n
     p.dv = from_row(p.dv, key, element);
     p.dentropy = moved(p.dentropy, block);
     p.dlogsumexp = moved(p.dlogsumexp, block);
+    p.dmax_logits = moved(p.dmax_logits, block);
     p.dtemperature = moved(p.dtemperature, block);
     p.dsinks = moved(p.dsinks, block);
     p.dslopes = moved(p.dslopes, block);
@@ -113,10 +120,12 @@ void run_all(const Params& whole, const PackedSequences& sequences) {
 /// The values of rows that go into a call and come out of it, [1, H, T].
 inline void* kernels::AttentionEntropyForwardParams::* const kForwardResults[] = {
     &kernels::AttentionEntropyForwardParams::entropy,
-    &kernels::AttentionEntropyForwardParams::logsumexp};
+    &kernels::AttentionEntropyForwardParams::logsumexp,
+    &kernels::AttentionEntropyForwardParams::max_logits};
 inline const void* kernels::AttentionEntropyBackwardParams::* const kBackwardInputs[] = {
     &kernels::AttentionEntropyBackwardParams::dentropy,
-    &kernels::AttentionEntropyBackwardParams::dlogsumexp};
+    &kernels::AttentionEntropyBackwardParams::dlogsumexp,
+    &kernels::AttentionEntropyBackwardParams::dmax_logits};
 inline void* kernels::AttentionEntropyBackwardParams::* const kBackwardResults[] = {
     &kernels::AttentionEntropyBackwardParams::dtemperature,
     &kernels::AttentionEntropyBackwardParams::dsinks,
@@ -126,34 +135,39 @@ inline void* kernels::AttentionEntropyBackwardParams::* const kBackwardResults[]
 class Blocks {
  public:
   Blocks(const PackedSequences& sequences, const Tensor& like, int64_t heads, ScalarType type)
-      : sequences_(sequences),
-        like_(like),
-        heads_(heads),
-        type_(type),
-        bytes_(type == ScalarType::Double ? 8 : 4) {}
+      : sequences_(sequences), like_(like), heads_(heads), type_(type) {}
 
-  void read(const void*& rows) {
+  /// Values: void of the type of the blocks, or numbers of keys.
+  template <class Values>
+  void read(const Values*& rows) {
     if (!rows) return;
-    void* blocks = allocate();
-    copy_blocks(sequences_, heads_, bytes_, const_cast<void*>(rows), blocks, true);
-    rows = blocks;
+    void* blocks = allocate(type_of(rows));
+    copy_blocks(sequences_, heads_, bytes_of(type_of(rows)), const_cast<Values*>(rows), blocks,
+                true);
+    rows = static_cast<const Values*>(blocks);
   }
-  void write(void*& rows) {
+  template <class Values>
+  void write(Values*& rows) {
     if (!rows) return;
-    written_.push_back({rows, allocate()});
-    rows = written_.back().blocks;
+    void* blocks = allocate(type_of(rows));
+    written_.push_back({rows, blocks, bytes_of(type_of(rows))});
+    rows = static_cast<Values*>(blocks);
   }
   void finish() const {
-    for (const auto& [rows, blocks] : written_)
-      copy_blocks(sequences_, heads_, bytes_, rows, blocks, false);
+    for (const auto& [rows, blocks, bytes] : written_)
+      copy_blocks(sequences_, heads_, bytes, rows, blocks, false);
   }
 
  private:
   struct Written {
     void *rows, *blocks;
+    int64_t bytes;
   };
-  void* allocate() {
-    memory_.emplace_back(like_, Shape{heads_ * sequences_.queries.back()}, type_);
+  ScalarType type_of(const void* /*rows*/) const { return type_; }
+  ScalarType type_of(const int64_t* /*rows*/) const { return ScalarType::Long; }
+  static int64_t bytes_of(ScalarType type) { return type == ScalarType::Float ? 4 : 8; }
+  void* allocate(ScalarType type) {
+    memory_.emplace_back(like_, Shape{heads_ * sequences_.queries.back()}, type);
     return memory_.back().data();
   }
 
@@ -161,7 +175,6 @@ class Blocks {
   const Tensor& like_;
   const int64_t heads_;
   const ScalarType type_;
-  const int64_t bytes_;
   std::vector<Result> memory_;
   std::vector<Written> written_;
 };
@@ -172,6 +185,7 @@ inline void run_packed(kernels::AttentionEntropyForwardParams params,
                        const PackedSequences& sequences, const Tensor& like, ScalarType type) {
   packed::Blocks blocks(sequences, like, params.heads, type);
   for (const auto member : packed::kForwardResults) blocks.write(params.*member);
+  blocks.write(params.largest_key);
   packed::run_all(params, sequences);
   blocks.finish();
 }
@@ -179,6 +193,7 @@ inline void run_packed(kernels::AttentionEntropyBackwardParams params,
                        const PackedSequences& sequences, const Tensor& like, ScalarType type) {
   packed::Blocks blocks(sequences, like, params.heads, type);
   for (const auto member : packed::kBackwardInputs) blocks.read(params.*member);
+  blocks.read(params.largest_key);
   for (const auto member : packed::kBackwardResults) blocks.write(params.*member);
   packed::run_all(params, sequences);
   blocks.finish();

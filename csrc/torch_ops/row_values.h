@@ -33,6 +33,29 @@ struct RowResults {
   }
 };
 
+/// What comes back to the largest score of each row, and the key that has it.
+class LargestRows {
+ public:
+  LargestRows(const Gate& gate, const Rows& rows, ScalarType type,
+              const OptionalTensor& dmax_logits, const OptionalTensor& largest_key)
+      : dmax_logits_(gate.take(dmax_logits, {"dmax_logits", rows.shape(), "[B, H, T]", type, "",
+                                             Layout::kContiguous})),
+        largest_key_(gate.take(largest_key, {"largest_key", rows.shape(), "[B, H, T]",
+                                             ScalarType::Long, "", Layout::kContiguous})) {
+    if (dmax_logits_ && !largest_key_)
+      refuse("attention_entropy", "largest_key", "given with dmax_logits", "none");
+  }
+
+  template <class BackwardParams>
+  void pass_to(BackwardParams& params) const {
+    params.dmax_logits = dmax_logits_.data();
+    params.largest_key = static_cast<const int64_t*>(largest_key_.data());
+  }
+
+ private:
+  Operand dmax_logits_, largest_key_;
+};
+
 /// The inputs of a backward pass per row.
 struct IncomingRows {
   const Tensor& statistics;

@@ -26,16 +26,17 @@ AERO_LIBRARY(AERO_OPS_NAMESPACE, library) {
       "attention_entropy(Tensor q, Tensor k, Tensor v, Tensor? temperature, Tensor? mask,"
       " bool is_causal, float? scale, int? window_left, int? window_right, float? softcap,"
       " Tensor? bias, Tensor? alibi_slopes, Tensor? sinks, Tensor? dropout_seeds, float dropout_p,"
-      " Tensor? cu_seqlens_q, Tensor? cu_seqlens_k)"
-      " -> (Tensor out, Tensor entropy, Tensor logsumexp, Tensor statistics)");
+      " Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, bool return_max_logits)"
+      " -> (Tensor out, Tensor entropy, Tensor logsumexp, Tensor statistics, Tensor max_logits,"
+      " Tensor largest_key)");
   library.def(
-      "attention_entropy_backward(Tensor? dout, Tensor? dentropy, Tensor? dlogsumexp, Tensor q,"
-      " Tensor k, Tensor v, Tensor? temperature, Tensor? mask, Tensor out, Tensor statistics,"
-      " bool is_causal, float? scale, int? window_left, int? window_right, float? softcap,"
-      " Tensor? bias, Tensor? alibi_slopes, Tensor? sinks, Tensor? dropout_seeds, float dropout_p,"
-      " Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, bool needs_q, bool needs_k, bool needs_v, bool "
-      "needs_temperature, bool needs_bias,"
-      " bool needs_alibi_slopes, bool needs_sinks)"
+      "attention_entropy_backward(Tensor? dout, Tensor? dentropy, Tensor? dlogsumexp,"
+      " Tensor? dmax_logits, Tensor q, Tensor k, Tensor v, Tensor? temperature, Tensor? mask,"
+      " Tensor out, Tensor statistics, Tensor? largest_key, bool is_causal, float? scale,"
+      " int? window_left, int? window_right, float? softcap, Tensor? bias, Tensor? alibi_slopes,"
+      " Tensor? sinks, Tensor? dropout_seeds, float dropout_p, Tensor? cu_seqlens_q,"
+      " Tensor? cu_seqlens_k, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature,"
+      " bool needs_bias, bool needs_alibi_slopes, bool needs_sinks)"
       " -> (Tensor dq, Tensor dk, Tensor dv, Tensor dtemperature, Tensor dbias,"
       " Tensor dalibi_slopes, Tensor dsinks)");
 

@@ -13,10 +13,10 @@ struct BackwardScratch {
   using Real = typename Operands::Real;
   static constexpr int kTile = kQueryTile<Real>, kPack = Operands::kPack;
 
-  int64_t row;                       ///< length of such a row
-  int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
-  int64_t queries, douts;            ///< operands [tile / kPack, row]
-  int64_t dqueries;                  ///< sums of WeightedRows; before, [tile, D] elements of dO
+  int64_t row, value_row;            ///< length of such a row of D and of Dv
+  int64_t queries_t, douts_t;        ///< operands [D / kPack, tile] and [Dv / kPack, tile]
+  int64_t queries, douts;            ///< operands [tile / kPack, row] and [tile / kPack, value_row]
+  int64_t dqueries;                  ///< sums of WeightedRows; before, [tile, Dv] elements of dO
   int64_t scores, dweights;          ///< [keys, tile]: S, dP
   int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
   int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
@@ -25,12 +25,12 @@ struct BackwardScratch {
   int64_t keys, packed_keys, values, dkeys, dvalues, total = 0;
 
   explicit BackwardScratch(const AttentionEntropyBackwardParams& p)
-      : row(round_up(p.head_dim, kLanes<Real>)) {
+      : row(round_up(p.head_dim, kLanes<Real>)), value_row(round_up(p.value_dim, kLanes<Real>)) {
     queries_t = take(row * kTile);
-    douts_t = take(row * kTile);
+    douts_t = take(value_row * kTile);
     queries = take(row * kTile);
-    douts = take(row * kTile);
-    dqueries = take(WeightedRows<Operands>::size(p.head_dim));
+    douts = take(value_row * kTile);
+    dqueries = take(larger(WeightedRows<Operands>::size(p.head_dim), value_row * kTile));
     scores = take(kKeyTile * kTile);
     dweights = take(kKeyTile * kTile);
     // Numbers take the place of those they are computed from; pairs need room of their own.
@@ -41,9 +41,9 @@ struct BackwardScratch {
     bias = take(p.bias ? kKeyTile * kTile : 0);
     keys = take(p.keys * row);
     packed_keys = kPack == 1 ? keys : take(Operands::weighted_size(p.keys, p.head_dim));
-    values = take(p.keys * row);
+    values = take(p.keys * value_row);
     dkeys = take(p.keys * row);
-    dvalues = take(p.keys * row);
+    dvalues = take(p.keys * value_row);
   }
   int64_t take(int64_t count) {
     const int64_t at = total;

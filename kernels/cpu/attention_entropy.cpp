@@ -39,7 +39,7 @@ int64_t key_parts(const AttentionEntropyForwardParams& params, int64_t threads) 
 size_t partial_bytes(const AttentionEntropyForwardParams& params) {
   if (params.key_parts == 1) return 0;
   const int64_t rows = params.batch * params.heads * params.queries;
-  return static_cast<size_t>(rows * params.key_parts * (3 + params.head_dim) *
+  return static_cast<size_t>(rows * params.key_parts * (kPartialStatistics + params.value_dim) *
                              statistic_bytes(params.data_type));
 }
 

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/cpu/attention_backward_scratch.h"
+#include "kernels/cpu/attention_key_sums.h"
 #include "kernels/cpu/attention_outer_sums.h"
 #include "kernels/cpu/attention_row_gradients.h"
 
@@ -72,19 +73,20 @@ class BackwardPass {
         key_head_(key_head % params.key_heads),
         key_begin_(key_begin),
         key_end_(key_end),
-        wants_keys_(wants_keys) {
+        wants_keys_(wants_keys),
+        dkeys_(sums(p_.dk, p_.head_dim, at_.dkeys)),
+        dvalues_(sums(p_.dv, p_.value_dim, at_.dvalues)) {
     const auto k = key_rows<const Element>(p_.k), v = key_rows<const Element>(p_.v);
-    const bool copy = k.stride != p_.head_dim || v.stride != p_.head_dim;
-    const bool copy_keys = copy || p_.head_dim % kL != 0;
+    const bool copy_keys = k.stride != p_.head_dim || p_.head_dim % kL != 0;
+    const bool copy_values = v.stride != p_.value_dim;
     const int64_t count = key_end_ - key_begin_;
     keys_ = Operands::rows(k, count, p_.head_dim, copy_keys, operands(at_.keys));
     packed_keys_ = keys_;
     if (kPack > 1 && p_.dq)
       packed_keys_ =
           Operands::weighted_rows(k, count, p_.head_dim, copy_keys, operands(at_.packed_keys));
-    if (p_.dout) values_ = Operands::rows(v, count, p_.head_dim, copy, operands(at_.values));
-    dkeys_ = sums(p_.dk, at_.dkeys);
-    dvalues_ = sums(p_.dv, at_.dvalues);
+    if (p_.dout)
+      values_ = Operands::rows(v, count, p_.value_dim, copy_values, operands(at_.values));
   }
 
   static bool has_whole_heads(const Params& p) { return p.batch * p.key_heads >= p.threads; }
@@ -98,26 +100,17 @@ class BackwardPass {
     return rows_at<T>(tensor, batch_, key_head_, key_begin_);
   }
 
-  /// Rows are used in place where they are of type Real, whole vectors, and follow each other. Far
-  /// apart, as in [B, T, H, D], they fall into few sets of the cache.
-  static constexpr bool kSameType = sizeof(Element) == sizeof(Real);
-  template <class Tensor>
-  bool in_place(const Tensor& tensor) const {
-    return kSameType && p_.head_dim % kL == 0 && tensor.strides.row == p_.head_dim;
-  }
-
-  Matrix<Real> sums(const TensorView<void>& tensor, int64_t scratch) const {
-    if constexpr (kSameType)
-      if (tensor && in_place(tensor)) return key_rows<Real>(tensor);
-    return {memory_ + scratch, at_.row};
+  KeySums<Element, Real> sums(const TensorView<void>& tensor, int64_t columns,
+                              int64_t scratch) const {
+    return {tensor, key_rows<Element>(tensor), key_end_ - key_begin_, columns, memory_ + scratch};
   }
 
   /// All queries of all heads that use the key head, then dK and dV.
   void all_queries(bool wants_queries) {
     const int64_t group = p_.heads / p_.key_heads;
     const int64_t unseen = p_.queries == 0 ? p_.keys : tile_range(0, 0).first_key(p_);
-    clear(dkeys_, unseen);
-    clear(dvalues_, p_.dout ? unseen : p_.keys);
+    dkeys_.clear(unseen - key_begin_);
+    dvalues_.clear((p_.dout ? unseen : p_.keys) - key_begin_);
     for (int64_t h = 0; h < group; ++h) {
       first_head_ = h == 0;
       for (int64_t tile = 0; tile < query_tiles(p_); ++tile) {
@@ -126,36 +119,22 @@ class BackwardPass {
         if (sees || wants_queries) query_tile(key_head_ * group + h, tile, wants_queries);
       }
     }
-    finish(dkeys_, p_.dk);
-    finish(dvalues_, p_.dv);
+    dkeys_.finish();
+    dvalues_.finish();
   }
 
   TileRange<Real> tile_range(int64_t head, int64_t tile) const {
     return TileRange<Real>(p_, batch_, head, tile);
   }
 
-  /// The sums of the keys before `end`.
-  void clear(Matrix<Real> sum, int64_t end) const {
-    for (int64_t j = 0; j < smaller(end, key_end_) - key_begin_; ++j)
-      for (int64_t d = 0; d < p_.head_dim; ++d) sum.row(j)[d] = 0;
-  }
-
-  /// Sums that were not made in place go to their tensor.
-  void finish(Matrix<Real> sum, const TensorView<void>& tensor) const {
-    if (!tensor || in_place(tensor)) return;
-    const auto to = key_rows<Element>(tensor);
-    for (int64_t j = 0; j < key_end_ - key_begin_; ++j)
-      for (int64_t d = 0; d < p_.head_dim; d += kL)
-        store_part<Real>(to.row(j) + d, load(sum.row(j) + d), p_.head_dim - d);
-  }
-
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
     const QueryTile<Real> q(p_, tile_range(head, tile));
     RowGradients<Element, Real> rows(p_, q);
-    const Matrix<const Operand> queries = load_tile(q, p_.q, at_.queries_t, at_.queries);
+    const Matrix<const Operand> queries =
+        load_tile(q, p_.q, p_.head_dim, {at_.queries_t, at_.queries});
     Matrix<const Operand> douts{};
-    if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts, &rows);
+    if (p_.dout) douts = load_tile(q, p_.dout, p_.value_dim, {at_.douts_t, at_.douts}, &rows);
     const bool wants_dq = wants_queries && p_.dq;
     const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
     const TileTransform<Real> transform(p_, q, memory_ + at_.bias,
@@ -177,7 +156,7 @@ class BackwardPass {
                                unused_maxima, prefetch);
       if (p_.transforms()) transform.apply(visible, key, memory_ + at_.scores, unused_maxima);
       if (p_.dout) compute_dweights(q, visible, key, prefetch);
-      if (p_.transforms() || dropout.drops)
+      if (p_.transforms() || dropout.drops || p_.dmax_logits)
         compute_dscores<true>(q, visible, key, {transform, dropout}, rows);
       else
         compute_dscores<false>(q, visible, key, {transform, dropout}, rows);
@@ -186,11 +165,13 @@ class BackwardPass {
         dq.add(visible, weighted_from<Operands>(packed_keys_, row), operands(at_.dscores),
                {key == first_key, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
       if (!wants_keys_) continue;
-      const OuterSums<Operands> sums{reached_rows(q, key), at_.row / kL};
+      const int64_t reached = reached_rows(q, key);
       if (p_.dv && p_.dout)
-        sums.add(q, visible, {operands(at_.weight_rows), douts, dvalues_.from(row)}, prefetch);
+        OuterSums<Operands>{reached, at_.value_row / kL}.add(
+            q, visible, {operands(at_.weight_rows), douts, dvalues_.from(row)}, prefetch);
       if (p_.dk)
-        sums.add(q, visible, {operands(at_.dscore_rows), queries, dkeys_.from(row)}, prefetch);
+        OuterSums<Operands>{reached, at_.row / kL}.add(
+            q, visible, {operands(at_.dscore_rows), queries, dkeys_.from(row)}, prefetch);
     }
     if (!wants_queries) return;
     if (p_.sinks) rows.add_sinks(p_, q);
@@ -217,41 +198,42 @@ class BackwardPass {
       if (b == p_.batch) return;
     }
     const TileRange<Real> next(p_, b, h, first / kTile);
-    const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
-      prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
+    const auto add = [&](const auto& of_queries, const auto& of_keys, int64_t columns) {
+      const int64_t from = larger(read, next.first_key(p_)), keys = next.visible_keys(p_) - from;
+      prefetch.add<Element>(of_queries, b, h, first, next.count, columns);
+      prefetch.add<Element>(of_keys, b, h / group, from, keys, columns);
     };
-    const int64_t from = larger(read, next.first_key(p_)), keys = next.visible_keys(p_) - from;
-    add(p_.q, h, first, next.count);
-    if (p_.dout) {
-      add(p_.dout, h, first, next.count);
-      add(p_.out, h, first, next.count);
-    }
-    add(p_.k, h / group, from, keys);
-    add(p_.v, h / group, from, keys);
-    add(p_.dq, h, first, next.count);
-    add(p_.dv, h / group, from, keys);
-    add(p_.dk, h / group, from, keys);
+    add(p_.q, p_.k, p_.head_dim);
+    add(p_.dout, p_.v, p_.value_dim);
+    if (p_.dout) add(p_.out, TensorView<void>{}, p_.value_dim);
+    add(p_.dq, p_.dk, p_.head_dim);
+    add(TensorView<void>{}, p_.dv, p_.value_dim);
     // Scores, dP, dK and dV, and dQ of every tile of keys.
     const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
                   tiles = (seen + kKeyTile - 1) / kKeyTile;
-    const int64_t column_groups = (at_.row + kColumns * kL - 1) / (kColumns * kL);
-    prefetch.spread(2 * (1 + column_groups) * seen +
+    const auto groups = [](int64_t row) { return (row + kColumns * kL - 1) / (kColumns * kL); };
+    prefetch.spread((2 + groups(at_.row) + groups(at_.value_row)) * seen +
                     tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
+  /// Where the two go, in scratch.
+  struct TileCopies {
+    int64_t transposed, packed;
+  };
   /// Transposes a tile of rows, and returns it also as packed rows. Of gradients, those of rows
   /// that saw no key are taken for 0, in a copy where the sums of dQ will be.
   Matrix<const Operand> load_tile(const TileRange<Real>& q, const TensorView<const void>& tensor,
-                                  int64_t transposed, int64_t packed,
+                                  int64_t columns, TileCopies to,
                                   const RowGradients<Element, Real>* gradients = nullptr) const {
     auto rows = rows_at<const Element>(tensor, q.batch, q.head, q.first);
     const bool copy = gradients && gradients->has_empty_row;
     if (copy)
-      rows = gradients->without_empty_rows(rows, q.count, p_.head_dim,
+      rows = gradients->without_empty_rows(rows, q.count, columns,
                                            reinterpret_cast<Element*>(memory_ + at_.dqueries));
-    Operands::transposed(rows, q.count, p_.head_dim, operands(transposed));
-    return Operands::packed_rows(rows, q.count, p_.head_dim, copy || !in_place(tensor),
-                                 operands(packed));
+    Operands::transposed(rows, q.count, columns, operands(to.transposed));
+    return Operands::packed_rows(rows, q.count, columns,
+                                 copy || !is_in_place<Element, Real>(tensor, columns),
+                                 operands(to.packed));
   }
 
   /// dP[j][i] = dO_i . v_j
@@ -266,7 +248,7 @@ class BackwardPass {
         constexpr int R = decltype(group)::value;
         prefetch.step(R);
         typename Operands::template Product<R, C> product;
-        multiply_rows(product, values.from(row), {douts + first * kL, kTile}, p_.head_dim / kPack);
+        multiply_rows(product, values.from(row), {douts + first * kL, kTile}, p_.value_dim / kPack);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -296,22 +278,30 @@ class BackwardPass {
         const Vec<Real> scale = load(q.scale + lane);
         Vec<Real> dtemperature = load(rows.dtemperature + lane);
         [[maybe_unused]] Vec<Real> dslope = load(rows.dslope + lane);
+        // Locals, as what is stored may be anything to the compiler.
+        [[maybe_unused]] const bool has_dout = static_cast<bool>(p_.dout), caps = p_.softcap != 0,
+                                    drops = variant.dropout.drops, has_largest = p_.dmax_logits,
+                                    has_slopes = p_.dslopes, has_bias = p_.dbias;
         const auto convert_rows = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
           Vec<Real> scaled[kPack] = {};
 #pragma GCC unroll 2
           for (int n = 0; n < decltype(count)::value; ++n) {
             const int64_t at = (j + n) * kTile + lane;
-            Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
-            if constexpr (kVariant) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
+            Vec<Real> dweight = has_dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
+            if constexpr (kVariant)
+              if (drops) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
             auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
+            if constexpr (kVariant)
+              if (has_largest) result.dscore += rows.of_largest(lane, key + j + n);
             dtemperature += result.dscore * result.z;
             scaled[n] = result.dscore * scale;
             if constexpr (kVariant) {
-              result.weight = variant.dropout.weight_of(result.weight, lane, key + j + n);
-              if (p_.softcap != 0) scaled[n] *= load(memory_ + at_.cap_slopes + at);
-              if (p_.dslopes)
+              if (drops)
+                result.weight = variant.dropout.weight_of(result.weight, lane, key + j + n);
+              if (caps) scaled[n] *= load(memory_ + at_.cap_slopes + at);
+              if (has_slopes)
                 dslope += result.dscore * variant.transform.distance_of(lane, key + j + n);
-              if (p_.dbias) store(memory_ + at_.bias + at, result.dscore);
+              if (has_bias) store(memory_ + at_.bias + at, result.dscore);
             }
             Operands::store_row(operands(at_.weight_rows), at, result.weight);
             Operands::store_row(operands(at_.dscore_rows), at, scaled[n]);
@@ -336,8 +326,8 @@ class BackwardPass {
   const int64_t batch_, key_head_, key_begin_, key_end_;
   const bool wants_keys_;
   bool first_head_ = true;
+  const KeySums<Element, Real> dkeys_, dvalues_;
   Matrix<const Operand> keys_{}, packed_keys_{}, values_{};
-  Matrix<Real> dkeys_{}, dvalues_{};
 };
 
 }  // namespace

@@ -18,7 +18,8 @@ class DecodeBackwardPass {
 
   static int64_t scratch_bytes(const Params& p) {
     const int64_t rows = p.heads / larger(1, p.key_heads) * p.queries;
-    return (2 * kKeyTile * padded(p) + rows * row_stride(p)) * static_cast<int64_t>(sizeof(Real));
+    return (kKeyTile * (width(p) + value_width(p)) + rows * row_stride(p)) *
+           static_cast<int64_t>(sizeof(Real));
   }
   static int64_t item_count(const Params& p) { return p.batch * p.key_heads; }
 
@@ -30,20 +31,23 @@ class DecodeBackwardPass {
  private:
   static constexpr int kL = kLanes<Real>;
 
-  static int64_t padded(const Params& p) { return round_up(p.head_dim, kL); }
-  static int64_t row_stride(const Params& p) { return 3 * padded(p) + 3 * kL; }
+  /// D and Dv in whole vectors.
+  static int64_t width(const Params& p) { return round_up(p.head_dim, kL); }
+  static int64_t value_width(const Params& p) { return round_up(p.value_dim, kL); }
+  static int64_t row_stride(const Params& p) { return 2 * width(p) + value_width(p) + 3 * kL; }
 
-  /// A row's values from one block of keys to the next: vectors of D, then of lanes.
+  /// A row's values from one block of keys to the next: vectors of D, of Dv, then of lanes.
   struct Kept {
-    Real *query, *dout, *dquery, *dtemperature, *center, *dslope;
+    Real *query, *dquery, *dout, *dtemperature, *center, *dslope;
   };
 
   DecodeBackwardPass(const Params& params, Real* memory, int64_t key_head)
       : p_(params),
-        row_(padded(params)),
+        row_(width(params)),
+        value_row_(value_width(params)),
         dkeys_(memory),
         dvalues_(memory + kKeyTile * row_),
-        kept_(memory + 2 * kKeyTile * row_),
+        kept_(dvalues_ + kKeyTile * value_row_),
         batch_(key_head / params.key_heads),
         key_head_(key_head % params.key_heads),
         rows_(params.heads / params.key_heads * params.queries),
@@ -51,7 +55,7 @@ class DecodeBackwardPass {
 
   Kept kept(int64_t n) const {
     Real* at = kept_ + n * row_stride(p_);
-    Real* lanes = at + 3 * row_;
+    Real* lanes = at + 2 * row_ + value_row_;
     return {at, at + row_, at + 2 * row_, lanes, lanes + kL, lanes + 2 * kL};
   }
 
@@ -59,10 +63,10 @@ class DecodeBackwardPass {
     for (int64_t n = 0; n < rows_; ++n) begin_row(n);
     for (int64_t key = 0; key < p_.keys; key += kKeyTile) {
       const int64_t count = smaller(kKeyTile, p_.keys - key);
-      for (int64_t at = 0; at < 2 * kKeyTile * row_; at += kL) store(dkeys_ + at, Vec<Real>{});
+      for (Real* at = dkeys_; at < kept_; at += kL) store(at, Vec<Real>{});
       for (int64_t n = 0; n < rows_; ++n) add_row(n, key);
-      store_rows(dkeys_, p_.dk, key, count);
-      store_rows(dvalues_, p_.dv, key, count);
+      store_rows(dkeys_, p_.dk, p_.head_dim, key, count);
+      store_rows(dvalues_, p_.dv, p_.value_dim, key, count);
     }
     for (int64_t n = 0; n < rows_; ++n) end_row(n);
   }
@@ -79,8 +83,8 @@ class DecodeBackwardPass {
       const auto row_of = [&](const TensorView<const void>& tensor) {
         return rows_at<const Element>(tensor, row.batch, row.head, row.index);
       };
-      copy_row(row_of(p_.dout), p_.head_dim, own.dout);
-      center = dots_of_rows(row_of(p_.out), 1, own.dout, p_.head_dim);
+      copy_row(row_of(p_.dout), p_.value_dim, own.dout);
+      center = dots_of_rows(row_of(p_.out), 1, own.dout, p_.value_dim);
     }
     store(own.center, splat(center[0] - value_of(p_.dlogsumexp, n)));
   }
@@ -88,6 +92,10 @@ class DecodeBackwardPass {
   /// Element n of [B, H, T] counted from this key head's first row; 0 if there is no such gradient.
   Real value_of(const void* tensor, int64_t n) const {
     return tensor ? static_cast<const Real*>(tensor)[first_row_ + n] : 0;
+  }
+  /// 0 for a row that saw no key.
+  Real dmax_logit(int64_t n) const {
+    return p_.dmax_logits && p_.largest_key[first_row_ + n] >= 0 ? value_of(p_.dmax_logits, n) : 0;
   }
   /// m, l and w of a row, from [B, H, 3, T].
   const Real* statistics(int64_t n) const {
@@ -114,14 +122,16 @@ class DecodeBackwardPass {
     const Kept own = kept(n);
     const ScoreGradients<Real> gradients = gradients_of(n);
     const RowDropout<Real> dropout(p_, row);
+    const int64_t largest = p_.dmax_logits ? p_.largest_key[first_row_ + n] - key : -1;
     alignas(64) Real weights[kKeyTile], dscores[kKeyTile], cap_slopes[kKeyTile];
     row.scores(p_, key, count, own.query, weights, cap_slopes);
     Vec<Real> dtemperature = load(own.dtemperature), dslope = load(own.dslope);
     for (int64_t j = 0; j < count; j += kL) {
       const Vec<Real> dweight =
-          p_.dout ? dots_of_rows(row.values.from(key + j), count - j, own.dout, p_.head_dim)
+          p_.dout ? dots_of_rows(row.values.from(key + j), count - j, own.dout, p_.value_dim)
                   : Vec<Real>{};
-      const auto result = gradients.of(load(weights + j), dropout.weight_of(dweight, key + j));
+      auto result = gradients.of(load(weights + j), dropout.weight_of(dweight, key + j));
+      if (largest >= j && largest < j + kL) result.dscore[largest - j] += dmax_logit(n);
       dtemperature += result.dscore * result.z;
       Vec<Real> scaled = result.dscore * row.scale;
       if (p_.softcap != 0) scaled *= load(cap_slopes + j);
@@ -136,27 +146,27 @@ class DecodeBackwardPass {
     store(own.dslope, dslope);
     if (p_.dq)
       add_weighted(row.keys.from(key), count, dscores, splat(Real{1}), own.dquery, p_.head_dim);
-    if (p_.dk) add_outer(dscores, count, own.query, dkeys_);
-    if (p_.dv && p_.dout) add_outer(weights, count, own.dout, dvalues_);
+    if (p_.dk) add_outer(dscores, count, {own.query, row_}, dkeys_);
+    if (p_.dv && p_.dout) add_outer(weights, count, {own.dout, value_row_}, dvalues_);
   }
 
-  /// sum[j] += weights[j] vector
-  void add_outer(const Real* weights, int64_t count, const Real* vector, Real* sum) const {
+  /// sum[j] += weights[j] vector; its stride is its length, and that of the sums.
+  void add_outer(const Real* weights, int64_t count, Matrix<const Real> vector, Real* sum) const {
     for (int64_t j = 0; j < count; ++j)
-      for (int64_t d = 0; d < row_; d += kL) {
-        Real* to = sum + j * row_ + d;
-        store(to, load(to) + weights[j] * load(vector + d));
+      for (int64_t d = 0; d < vector.stride; d += kL) {
+        Real* to = sum + j * vector.stride + d;
+        store(to, load(to) + weights[j] * load(vector.data + d));
       }
   }
 
   /// `count` rows of a block go to their tensor.
-  void store_rows(const Real* from, const TensorView<void>& tensor, int64_t key,
+  void store_rows(const Real* from, const TensorView<void>& tensor, int64_t columns, int64_t key,
                   int64_t count) const {
     if (!tensor) return;
     const auto to = rows_at<Element>(tensor, batch_, key_head_, key);
     for (int64_t j = 0; j < count; ++j)
-      for (int64_t d = 0; d < p_.head_dim; d += kL)
-        store_part<Real>(to.row(j) + d, load(from + j * row_ + d), p_.head_dim - d);
+      for (int64_t d = 0; d < columns; d += kL)
+        store_part<Real>(to.row(j) + d, load(from + j * round_up(columns, kL) + d), columns - d);
   }
 
   void end_row(int64_t n) const {
@@ -181,12 +191,12 @@ class DecodeBackwardPass {
     const Real* saved = statistics(n);
     // logsumexp - entropy
     const Real mean_score = static_cast<Real>(kLn2) * saved[0] - saved[2 * p_.queries];
-    if (saved[p_.queries] != 0) sum += mean_score * value_of(p_.dlogsumexp, n);
+    if (saved[p_.queries] != 0) sum += mean_score * (value_of(p_.dlogsumexp, n) + dmax_logit(n));
     static_cast<Real*>(p_.dtemperature)[first_row_ + n] = -sum / row.temperature;
   }
 
   const Params& p_;
-  const int64_t row_;  ///< D in whole vectors
+  const int64_t row_, value_row_;  ///< D and Dv in whole vectors
   Real *const dkeys_, *const dvalues_, *const kept_;
   const int64_t batch_, key_head_, rows_, first_row_;
 };

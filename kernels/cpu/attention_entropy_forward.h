@@ -1,6 +1,7 @@
 // Forward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
+#include "kernels/cpu/attention_largest_key.h"
 #include "kernels/cpu/attention_transform.h"
 #include "kernels/cpu/attention_weighted_rows.h"
 
@@ -48,12 +49,12 @@ class ForwardPass {
     explicit Scratch(const Params& p) {
       const int64_t row = round_up(p.head_dim, kL);
       queries = take(row * kTile);
-      outputs = take(WeightedRows<Operands>::size(p.head_dim));
+      outputs = take(WeightedRows<Operands>::size(p.value_dim));
       scores = take(kKeyTile * kTile);
       weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
       bias = take(p.bias ? kKeyTile * kTile : 0);
       keys = take(p.keys * row);
-      values = take(Operands::weighted_size(p.keys, p.head_dim));
+      values = take(Operands::weighted_size(p.keys, p.value_dim));
     }
     int64_t take(int64_t count) {
       const int64_t at = total;
@@ -79,17 +80,14 @@ class ForwardPass {
     const bool same_keys = b == q.batch && g == q.head / group;
     const int64_t from = larger(same_keys ? q.visible_keys(p_) : 0, next.first_key(p_));
     const int64_t keys = next.visible_keys(p_) - from;
-    const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
-      prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
-    };
-    add(p_.q, h, next.first, next.count);
-    add(p_.k, g, from, keys);
-    add(p_.v, g, from, keys);
-    add(p_.out, h, next.first, next.count);
+    prefetch.add<Element>(p_.q, b, h, next.first, next.count, p_.head_dim);
+    prefetch.add<Element>(p_.k, b, g, from, keys, p_.head_dim);
+    prefetch.add<Element>(p_.v, b, g, from, keys, p_.value_dim);
+    prefetch.add<Element>(p_.out, b, h, next.first, next.count, p_.value_dim);
     // Scores, and outputs of every tile of keys.
     const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
                   tiles = (seen + kKeyTile - 1) / kKeyTile;
-    prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
+    prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.value_dim, q.count));
   }
 
   /// Prepares the keys and values of the tile's head, once for all its tiles. They are used where
@@ -100,10 +98,10 @@ class ForwardPass {
     loaded_head_ = head;
     const auto k = rows_at<const Element>(p_.k, q.batch, g, 0);
     const auto v = rows_at<const Element>(p_.v, q.batch, g, 0);
-    const bool copy = k.stride != p_.head_dim || v.stride != p_.head_dim;
-    const bool copy_values = copy || p_.head_dim % kL != 0;
-    keys_ = Operands::rows(k, p_.keys, p_.head_dim, copy, operands(at_.keys));
-    values_ = Operands::weighted_rows(v, p_.keys, p_.head_dim, copy_values, operands(at_.values));
+    const bool copy_keys = k.stride != p_.head_dim;
+    const bool copy_values = v.stride != p_.value_dim || p_.value_dim % kL != 0;
+    keys_ = Operands::rows(k, p_.keys, p_.head_dim, copy_keys, operands(at_.keys));
+    values_ = Operands::weighted_rows(v, p_.keys, p_.value_dim, copy_values, operands(at_.values));
   }
 
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
@@ -113,25 +111,30 @@ class ForwardPass {
     const TileDropout<Real> dropout(p_, q);
     Operands::transposed(rows_at<const Element>(p_.q, q.batch, q.head, q.first), q.count,
                          p_.head_dim, operands(at_.queries));
-    const WeightedRows<Operands> outputs(q, p_.out, p_.head_dim, memory_ + at_.outputs);
+    const WeightedRows<Operands> outputs(q, p_.out, p_.value_dim, memory_ + at_.outputs);
+    LargestKeys<Real> largest(p_);
 
     const int64_t first_key = q.first_key(p_), key_end = q.visible_keys(p_);
     alignas(64) Real inverse_sums[kTile] = {};
     if (key_end == 0) {
       store_statistics(q, state, inverse_sums, dropout.factor);
+      if (p_.largest_key) largest.write(p_, q, state);
       outputs.store_zeros();
     }
     for (int64_t key = first_key; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
       alignas(64) Real maxima[kTile], factors[kTile];
-      for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
+      begin_maxima(state, largest, maxima);
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)),
                                keys_.from(key), p_.head_dim / kPack, memory_ + at_.scores, maxima,
                                prefetch);
       if (p_.transforms()) {
-        // Those of products mean nothing.
-        for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
+        begin_maxima(state, largest, maxima);  // those of products mean nothing
         transform.apply(visible, key, memory_ + at_.scores, maxima);
+      }
+      if (p_.largest_key) {
+        largest.take(q, visible, key, memory_ + at_.scores, maxima);
+        largest.join(state, maxima);
       }
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kL,
@@ -142,9 +145,17 @@ class ForwardPass {
         add_weights<false>(q, visible, key, dropout, state);
       const bool is_last = key + kKeyTile >= key_end;
       if (is_last) store_statistics(q, state, inverse_sums, dropout.factor);
+      if (is_last && p_.largest_key) largest.write(p_, q, state);
       outputs.add(visible, weighted_from<Operands>(values_, key), operands(at_.weights),
                   {key == first_key, is_last, factors, inverse_sums}, prefetch);
     }
+  }
+
+  /// What a tile's scores are to exceed: of the rows, or of their keys alone.
+  void begin_maxima(const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
+                    const LargestKeys<Real>& largest, Real* maxima) const {
+    for (int v = 0; v < kColumns; ++v)
+      store(maxima + v * kL, p_.largest_key ? largest.score_of(v) : state[v].maximum);
   }
 
   /// A row that has seen nothing but its sink.

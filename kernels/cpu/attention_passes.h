@@ -22,12 +22,19 @@ using PairOperands = Paired;
 #endif
 
 /// Calls function(Chosen<Pass<Operands>>) with the operands for these params: bfloat16 goes in
-/// pairs where the machine multiplies pairs and the head width is even.
+/// pairs where the machine multiplies pairs and both widths are even; in tile registers where one
+/// shape of them takes the ends of both.
 template <template <class> class Pass, class Element, class Real, class Params, class Function>
 auto with_operands([[maybe_unused]] const Params& p, Function&& function) {
 #if defined(AERO_MULTIPLIES_PAIRS)
   if constexpr (__is_same(Element, BFloat16))
-    if (p.head_dim % 2 == 0) return function(Chosen<Pass<PairOperands>>{});
+    if (p.head_dim % 2 == 0 && p.value_dim % 2 == 0) {
+#if defined(__AMX_BF16__)
+      if ((p.head_dim - p.value_dim) % (2 * kTilePairs) != 0)
+        return function(Chosen<Pass<Paired>>{});
+#endif
+      return function(Chosen<Pass<PairOperands>>{});
+    }
 #endif
   return function(Chosen<Pass<Single<Element, Real>>>{});
 }

@@ -38,7 +38,9 @@ struct RowGradients {
   alignas(64) Real center[kQueryTile<Real>] = {};        ///< D - gL
   alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
   alignas(64) Real dslope[kQueryTile<Real>] = {};        ///< sum_j dS distance so far
-  bool has_empty_row = false;                            ///< one that saw no key
+  alignas(64) Real dmax_logit[kQueryTile<Real>];         ///< of rows that saw a key
+  alignas(64) typename Simd<Real>::Word largest_key[kQueryTile<Real>];
+  bool has_empty_row = false;  ///< one that saw no key
 
   RowGradients(const Params& p, const QueryTile<Real>& q) {
     for (int64_t i = 0; i < q.count; i += kL) {
@@ -60,6 +62,15 @@ struct RowGradients {
       store_part<Real>(center + i, seeing(dot), q.count - i);
     }
     for (int64_t i = 0; i < q.count; ++i) has_empty_row |= inverse_sum[i] == 0;
+    if (p.dmax_logits) load_largest(p, q);
+  }
+
+  /// What comes back to the largest score of each query, where key `key` has it.
+  AERO_INLINE Vec<Real> of_largest(int64_t lane, int64_t key) const {
+    typename Simd<Real>::Int own;
+    __builtin_memcpy(&own, largest_key + lane, sizeof(own));
+    const auto same = own == (own ^ own) + static_cast<typename Simd<Real>::Word>(key);
+    return same ? load(dmax_logit + lane) : Vec<Real>{};
   }
 
   /// The part of the sinks in dtemperature, and their gradients.
@@ -92,17 +103,19 @@ struct RowGradients {
     return {copy, columns};
   }
 
-  /// dt = -(1/t) (sum_j dS z + (logsumexp - entropy) gL)
+  /// dt = -(1/t) (sum_j dS z + (logsumexp - entropy) sum_j dS), where the latter sum is what comes
+  /// back to logsumexp and max_logits.
   void store_dtemperature(const Params& p, const QueryTile<Real>& q) const {
     for (int64_t i = 0; i < q.count; i += kL) {
       const int64_t row = q.row(p, i), left = q.count - i;
       Vec<Real> sum = load(dtemperature + i);
-      if (p.dlogsumexp) {
+      if (p.dlogsumexp || p.dmax_logits) {
+        Vec<Real> shift = p.dmax_logits ? load(dmax_logit + i) : Vec<Real>{};
+        if (p.dlogsumexp)
+          shift += load_part<Real>(static_cast<const Real*>(p.dlogsumexp) + row, left);
         // logsumexp - entropy
         const Vec<Real> mean_score = static_cast<Real>(kLn2) * load(maximum + i) - load(offset + i);
-        const Vec<Real> more =
-            mean_score * load_part<Real>(static_cast<const Real*>(p.dlogsumexp) + row, left);
-        sum += load(inverse_sum + i) == 0 ? Vec<Real>{} : more;
+        sum += load(inverse_sum + i) == 0 ? Vec<Real>{} : mean_score * shift;
       }
       store_part<Real>(static_cast<Real*>(p.dtemperature) + row, -sum / load(q.temperature + i),
                        left);
@@ -111,6 +124,14 @@ struct RowGradients {
 
  private:
   static constexpr int kL = kLanes<Real>;
+
+  void load_largest(const Params& p, const QueryTile<Real>& q) {
+    for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
+      const int64_t key = i < q.count ? p.largest_key[q.row(p, i)] : -1;
+      dmax_logit[i] = key < 0 ? 0 : static_cast<const Real*>(p.dmax_logits)[q.row(p, i)];
+      largest_key[i] = static_cast<typename Simd<Real>::Word>(key);
+    }
+  }
 
   /// dO . O of a vector of rows from row i of the tile on.
   static Vec<Real> output_dots(const Params& p, const QueryTile<Real>& q, int64_t i) {
@@ -128,11 +149,11 @@ struct RowGradients {
         douts[n] = dout.row(row);
       }
       Vec<Real> sums[together] = {};
-      for (int64_t d = 0; d < p.head_dim; d += kL)
+      for (int64_t d = 0; d < p.value_dim; d += kL)
 #pragma GCC unroll 4
         for (int n = 0; n < together; ++n)
-          sums[n] += load_part<Real>(outs[n] + d, p.head_dim - d) *
-                     load_part<Real>(douts[n] + d, p.head_dim - d);
+          sums[n] += load_part<Real>(outs[n] + d, p.value_dim - d) *
+                     load_part<Real>(douts[n] + d, p.value_dim - d);
       for (int n = 0; n < together; ++n) dots[r + n] = sums[n];
     }
     return sums_of_rows<Real>(dots);

@@ -81,25 +81,38 @@ class TileTransform {
   void apply(const Visibility<Real>& visible, int64_t key, Real* scores, Real* maxima) const {
     if (p_.bias) load_bias(visible, key);
     const Transform<Real> transform(p_, q_.batch, q_.head);
-    const bool caps = p_.softcap != 0;
+    // Locals, as what is stored may be anything to the compiler.
+    const bool caps = p_.softcap != 0, adds = static_cast<bool>(p_.bias),
+               falls = static_cast<bool>(p_.alibi_slopes);
+    const Real* bias = tile_;
+    Real* cap_slopes = cap_slopes_;
     for (int v = 0; v < q_.vectors; ++v) {
-      const int64_t lane = v * kL;
+      const int64_t lane = v * kL, end = visible.end[v];
       const Vec<Real> log2_inverse = load(log2_inverse_ + lane);
       Vec<Real> top = load(maxima + lane);
-      for (int64_t j = 0; j < visible.end[v]; ++j) {
-        const int64_t at = j * kTile + lane;
-        const Vec<Real> product = load(scores + at);
-        Vec<Real> x = product;
-        if (caps) {
-          const Vec<Real> slope = transform.cap_and_slope(x);
-          if (cap_slopes_) store(cap_slopes_ + at, slope);
+      const auto score_rows = [&](auto may_hide, int64_t first, int64_t last) AERO_LAMBDA_INLINE {
+        for (int64_t j = first; j < last; ++j) {
+          const int64_t at = j * kTile + lane;
+          const Vec<Real> product = load(scores + at);
+          Vec<Real> x = product;
+          if (caps) {
+            const Vec<Real> slope = transform.cap_and_slope(x);
+            if (cap_slopes) store(cap_slopes + at, slope);
+          }
+          if (adds) x += load(bias + at);
+          if (falls) x -= transform.slope * distance_of(lane, key + j);
+          if constexpr (decltype(may_hide)::value)
+            x = transform.finish(product, x, log2_inverse);
+          else
+            x *= log2_inverse;
+          top = maximum(top, x);
+          store(scores + at, x);
         }
-        if (p_.bias) x += load(tile_ + at);
-        if (p_.alibi_slopes) x -= transform.slope * distance_of(lane, key + j);
-        x = transform.finish(product, x, log2_inverse);
-        top = maximum(top, x);
-        store(scores + at, x);
-      }
+      };
+      // A cap alone hides nothing.
+      const int64_t shown = adds || falls ? 0 : smaller(visible.masked, end);
+      score_rows(Constant<0>{}, 0, shown);
+      score_rows(Constant<1>{}, shown, end);
       store(maxima + lane, top);
     }
   }

@@ -12,12 +12,16 @@ namespace aero::kernels::cuda {
 namespace {
 
 constexpr const char* kOp = "attention_entropy";
+constexpr int64_t kMaxWidth = 256;  // of D, which Dv must be
 
 void check(const AttentionEntropyParams& p) {
   check_type(kOp, "q", p.data_type);
-  if (p.head_dim > kMaxHeadDim)
-    refuse(kOp, "D must be at most " + std::to_string(kMaxHeadDim) + ", got " +
+  if (p.head_dim > kMaxWidth)
+    refuse(kOp, "D must be at most " + std::to_string(kMaxWidth) + ", got " +
                     std::to_string(p.head_dim));
+  if (p.value_dim != p.head_dim)
+    refuse(kOp, "Dv must be D (" + std::to_string(p.head_dim) + ") on CUDA, got " +
+                    std::to_string(p.value_dim));
   check_positions(kOp, p.queries, p.keys);
   if (p.batch * p.heads > kMaxPositions)
     refuse(kOp, "B * H must be at most " + std::to_string(kMaxPositions) + " on CUDA, got " +

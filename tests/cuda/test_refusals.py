@@ -60,7 +60,7 @@ def test_a_scheme_of_the_backward_direction_that_is_none_is_refused(
 
 
 BAD: tuple[tuple[Callable[[torch.device], Any], str], ...] = (
-    (lambda d: Attention(5, 5, 257).inputs(torch.float32, d), "D must be from 1 to 256, got 257"),
+    (lambda d: Attention(5, 5, 513).inputs(torch.float32, d), "D must be from 1 to 512, got 513"),
     (
         lambda d: Attention(5, 5, 8, heads=3, key_heads=2).inputs(torch.float32, d),
         "H must be a multiple of k's heads (2), got 3",

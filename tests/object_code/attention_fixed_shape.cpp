@@ -57,7 +57,7 @@ int main(int, char** arguments) {
   AttentionEntropyForwardParams forward;
   forward.data_type = type;
   forward.batch = 1, forward.heads = kHeads, forward.key_heads = 1;
-  forward.queries = forward.keys = kLength, forward.head_dim = kHeadDim;
+  forward.queries = forward.keys = kLength, forward.head_dim = forward.value_dim = kHeadDim;
   forward.q = {q.bytes.data(), strides};
   forward.k = {k.bytes.data(), strides};
   forward.v = {v.bytes.data(), strides};

@@ -28,7 +28,7 @@ void say(const char* what, Call call) {
 AttentionEntropyForwardParams attention() {
   AttentionEntropyForwardParams p;
   p.batch = p.heads = p.key_heads = 1;
-  p.queries = p.keys = p.head_dim = 8;
+  p.queries = p.keys = p.head_dim = p.value_dim = 8;
   return p;
 }
 TemperatureSoftmaxForwardParams softmax() {
@@ -49,6 +49,8 @@ int main() {
   say("attention in float64", [&] { cuda::launch(a, queue); });
   a = attention(), a.head_dim = 257;
   say("attention of wide heads", [&] { cuda::launch(a, queue); });
+  a = attention(), a.value_dim = 16;
+  say("attention of wide values", [&] { cuda::launch(a, queue); });
   a = attention(), a.keys = kTooMany;
   say("attention of many keys", [&] { cuda::launch(a, queue); });
   a = attention(), a.batch = kTooMany;

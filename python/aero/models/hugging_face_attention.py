@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import warnings
 import weakref
 from types import FrameType
@@ -195,16 +194,6 @@ def _attend(
     if seen is not None and seen.shape[2] != query.shape[2]:
         seen = seen.expand(-1, -1, query.shape[2], -1)
     record(seen, key.shape[2])
-    width = value.shape[-1]
-    if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1])
-    # The operator takes one width: zeros added to queries and keys change no score, and outputs of
-    # zeros added to values are cut off again.
-    missing = width - query.shape[-1]
-    if missing > 0:
-        query, key = (nn.functional.pad(x, (0, missing)) for x in (query, key))
-    elif missing < 0:
-        value = nn.functional.pad(value, (0, -missing))
     output, entropy, logsumexp = attend(
         query.expand(key.shape[0], -1, -1, -1),  # learned queries have a batch of one
         key,
@@ -214,7 +203,7 @@ def _attend(
         scale=scale,
         **variants,
     )
-    return output[..., :width], entropy, logsumexp
+    return output, entropy, logsumexp
 
 
 def _beside_sinks(output: Tensor, logsumexp: Tensor, sinks: Tensor) -> Tensor:

@@ -275,14 +275,10 @@ class ShapedSelfAttention(Scales):
             self.layer_index,
         )
         key, value = written_keys(key, value, num_queries, context.mask)
-        # The operator takes one head width: zeros added to q and k change no score, and outputs of
-        # zeros added to the values are cut off again.
-        value_dim = value.shape[-1]
-        common = max(self.head_dim, value_dim)
         attended, entropy = causal_attention(
-            _widen(query, common),
-            _widen(key, common),
-            _widen(value.to(query.dtype), common),
+            query,
+            key,
+            value.to(query.dtype),
             mask=context.mask,
             temperature=_temperatures(self.temperature, context, num_queries),
             scale=1 / math.sqrt(self.head_dim),
@@ -291,7 +287,7 @@ class ShapedSelfAttention(Scales):
             factor.view(-1, 1, 1) for factor in (self.alpha, self.beta, self.gamma)
         )
         uniform = uniform_attention(value, num_queries, context.mask)
-        output = alpha * own_value + beta * attended[..., :value_dim] - gamma * uniform
+        output = alpha * own_value + beta * attended - gamma * uniform
         return output.transpose(1, 2).flatten(2), entropy
 
 
@@ -334,8 +330,3 @@ def _temperatures(
         context.position_ids, first_position=context.first_position, num_positions=num_queries
     )
     return values
-
-
-def _widen(heads: Tensor, width: int) -> Tensor:
-    missing = width - heads.shape[-1]
-    return nn.functional.pad(heads, (0, missing)) if missing else heads

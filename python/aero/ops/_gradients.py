@@ -84,6 +84,7 @@ def attention_entropy(
     dout: Tensor | None,
     dentropy: Tensor | None,
     dlogsumexp: Tensor | None,
+    dmax_logits: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -91,6 +92,7 @@ def attention_entropy(
     mask: Tensor | None,
     out: Tensor,
     statistics: Tensor,
+    largest_key: Tensor | None,
     is_causal: bool,
     scale: float | None,
     *rest: Any,
@@ -101,7 +103,10 @@ def attention_entropy(
     """
     variants, needs = dict(zip(VARIANTS, rest, strict=False)), rest[len(VARIANTS) :]
     if variants["cu_seqlens_q"] is not None:
-        rows = (dout, dentropy, dlogsumexp, q, k, v, temperature, out, statistics)
+        rows = (
+            *(dout, dentropy, dlogsumexp, dmax_logits, q, k, v, temperature, out, statistics),
+            largest_key,
+        )
         return _of_sequences(rows, is_causal, scale, variants, needs)
     needs_q, needs_k, needs_v, needs_temperature, needs_bias, needs_slopes, needs_sinks = needs
     softcap, bias, slopes, sinks = (
@@ -132,6 +137,10 @@ def attention_entropy(
             needs_temperature,
         )
         empty = q.new_zeros(0, dtype=computed)
+        if dmax_logits is not None and largest_key is not None:
+            more, dt = _of_largest(dmax_logits, largest_key, scores, temperature)
+            dscores = dscores + more
+            dtemperature = dtemperature + dt if needs_temperature else dtemperature
         dsinks = _summed_to(dscores[..., -1].sum(-1), sinks) if needs_sinks else empty
         dscores = dscores[..., : products.shape[-1]]
         dbias = _summed_to(dscores, bias) if needs_bias else empty
@@ -162,7 +171,8 @@ def _of_sequences(
     needs: tuple[bool, ...],
 ) -> Gradients:
     """The gradients of packed sequences, each by itself."""
-    dout, dentropy, dlogsumexp, q, k, v, temperature, out, statistics = rows
+    dout, dentropy, dlogsumexp, dmax_logits, q, k, v, temperature, *results, largest_key = rows
+    out, statistics = results
     starts = [variants[name].tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
     has_rows = temperature is not None and temperature.dim() > 1
     found = []
@@ -177,11 +187,12 @@ def _of_sequences(
         own |= {"dropout_seeds": None if seeds is None else seeds[n : n + 1]}
         found.append(
             attention_entropy(
-                *(cut(x, 2, part) for x, part in ((dout, at), (dentropy, at), (dlogsumexp, at))),
+                *(cut(x, 2, at) for x in (dout, dentropy, dlogsumexp, dmax_logits)),
                 *(cut(x, 2, part) for x, part in ((q, at), (k, keys), (v, keys))),
                 cut(temperature, -1, at) if has_rows else temperature,
                 None,
-                *(cut(out, 2, at), cut(statistics, 3, at), is_causal, scale),
+                *(cut(out, 2, at), cut(statistics, 3, at), cut(largest_key, 2, at)),
+                *(is_causal, scale),
                 *own.values(),
                 *needs,
             )
@@ -195,6 +206,22 @@ def _of_sequences(
         else torch.cat(parts, dim)
         for dim, parts in zip(dims, zip(*found, strict=True), strict=True)
     )
+
+
+def _of_largest(
+    dmax_logits: Tensor, largest_key: Tensor, scores: Tensor, temperature: Tensor | None
+) -> Gradients:
+    """What comes back to the largest scores, as gradients of all scores and of the temperature."""
+    has_key = (largest_key >= 0)[..., None]
+    at = torch.arange(scores.shape[-1], device=scores.device) == largest_key[..., None]
+    slope = torch.where(at & has_key, dmax_logits[..., None], 0)
+    if temperature is None:
+        return slope, scores.new_zeros(0)
+    t = reference.temperature_of_rows(temperature)
+    slope = slope / t
+    taken = torch.where(at & has_key, scores, 0)
+    of_rows = (-(slope * taken).sum(-1, keepdim=True) / t).sum_to_size(_padded(t))
+    return slope, of_rows.reshape(temperature.shape)
 
 
 def _padded_keys(x: Tensor, scores: Tensor) -> Tensor:

@@ -38,26 +38,30 @@ def attention_entropy(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
+    return_max_logits: bool = False,
     backend: Backend = "native",
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Attention that also returns the entropy of every row, without forming the [T, S] scores.
 
     `P = softmax(s)` over the visible keys with `s = scale * q k^T / t`, `out = P v`,
     `entropy_i = -sum_j P_ij ln P_ij` (Eq. 10 and 11 of the AERO paper, before the mean over rows
     and without the epsilon in Eq. 10's logarithm: 0 ln 0 is 0 here), `logsumexp_i = ln sum_j
-    exp(s_ij)`. Memory grows linearly with T and S. Every result may be used or not.
+    exp(s_ij)`. Memory grows linearly with T and S. Every result may be used or not. With
+    `return_max_logits`, `max_logits_i = max_j s_ij` over the visible keys comes too, after scale
+    and temperature, and `largest_key_i`, the first key that has it. So `exp(max_logits -
+    logsumexp)` is the largest weight. The gradient of `max_logits` is that of the one score.
 
     With all variants `s_ij = (cap(scale q_i . k_j) + bias_ij - slope_h |i + S - T - j|) / t_i`
     and `cap(x) = softcap tanh(x / softcap)`: the temperature divides what cap, bias and slopes
     made. A sink is one more key in every row of its head, of score `sinks[h] / t_i` and value 0.
-    It is in P, entropy and logsumexp, so a row that sees no key has out 0, entropy 0 and the
-    sink's score for logsumexp. A sink of 0 is the softmax off by one, one of -inf none. Dropout
-    sets weights to 0 and divides the others by `1 - dropout_p` in `out` alone: entropy and
-    logsumexp are those of the whole row. Its mask follows from one draw of torch's generator per
-    batch entry, and from head, query and key: neither threads nor instruction sets change it. A
-    window skips keys that no query of a tile sees, so time grows with T times its width.
-    `cu_seqlens` cuts B = 1 into sequences, each of which attends to its own keys alone, as in a
-    call of its own: causal rule, window and slopes count within it.
+    It is in P, entropy and logsumexp, not in max_logits, so a row that sees no key has out 0,
+    entropy 0 and the sink's score for logsumexp. A sink of 0 is the softmax off by one, one of
+    -inf none. Dropout sets weights to 0 and divides the others by `1 - dropout_p` in `out` alone:
+    all other results are those of the whole row. Its mask follows from one draw of torch's
+    generator per batch entry, and from head, query and key: neither threads nor instruction sets
+    change it. A window skips keys that no query of a tile sees, so time grows with T times its
+    width. `cu_seqlens` cuts B = 1 into sequences, each of which attends to its own keys alone, as
+    in a call of its own: causal rule, window, slopes and `largest_key` count within it.
     docs/reference/attention.md lists where each is; on CUDA most are an error yet.
 
     The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
@@ -82,9 +86,10 @@ def attention_entropy(
     and second derivatives are those of the plain form, which forms the scores.
 
     Args:
-        q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
+        q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 512, on CUDA to 256.
+            Without B, [H, T, D], so are k, v and the results; other arguments are as for B = 1.
         k: [B, G, S, D], dtype of q; H must be a multiple of G (grouped heads).
-        v: [B, G, S, D], dtype of q.
+        v: [B, G, S, Dv], dtype of q; Dv as D. On CUDA another width than D is a copy.
         temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero; infinite
             ones make all scores 0. None means 1.
         mask: broadcastable to [B, H, T, S]: boolean, true where the query sees the key, or numbers
@@ -102,16 +107,20 @@ def attention_entropy(
         dropout_p: at least 0 and below 1.
         cu_seqlens: [N + 1] int32 on the CPU, where each of N packed sequences begins, and the last
             ends; or two of them, of queries and keys. Without `mask` and `bias`.
+        return_max_logits: also returns max_logits and largest_key.
         backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
             scores.
 
     Returns:
-        out: [B, H, T, D], dtype of q.
+        out: [B, H, T, Dv], dtype of q.
         entropy: [B, H, T] in nats, from 0 to ln(visible keys); float32 (float64 for float64 q).
         logsumexp: [B, H, T], dtype of entropy.
-        A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients, and adds
-        nothing to others, also where inf or NaN comes back to it. Where NaN comes back to a row
-        that sees keys, the gradients of keys that it does not see may be NaN too.
+        max_logits: [B, H, T], dtype of entropy, where asked for.
+        largest_key: [B, H, T], int64, where asked for; -1 in a row of NaN.
+        A row that sees no key has out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1
+        and zero gradients, and adds nothing to others, also where inf or NaN comes back to it.
+        Where NaN comes back to a row that sees keys, the gradients of keys that it does not see may
+        be NaN too.
 
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
@@ -132,6 +141,14 @@ def attention_entropy(
         _NAME, q=q, k=k, v=v, temperature=temperature, mask=mask, bias=bias,
         alibi_slopes=alibi_slopes, sinks=sinks,
     )  # fmt: skip
+    if q.dim() == k.dim() == v.dim() == 3:
+        results = attention_entropy(
+            q[None], k[None], v[None], temperature=temperature, mask=mask, is_causal=is_causal,
+            scale=scale, window=window, softcap=softcap, bias=bias, alibi_slopes=alibi_slopes,
+            sinks=sinks, dropout_p=dropout_p, cu_seqlens=cu_seqlens,
+            return_max_logits=return_max_logits, backend=backend,
+        )  # fmt: skip
+        return tuple(x[0] for x in results)
     q, k, v = cast_for_autocast(q, k, v)
     if mask is not None and mask.is_floating_point():
         bias = _with_mask(bias, mask)
@@ -151,17 +168,31 @@ def attention_entropy(
     _require_numbers(softcap, dropout_p)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
     seeds = _drawn_seeds(q, starts[0]) if dropout_p > 0 else None
+    width = v.shape[-1]
+    if native and q.is_cuda and q.dim() == v.dim() == 4 and width != q.shape[-1]:
+        q, k, v, scale = _of_one_width(q, k, v, scale)
     arguments: tuple[Any, ...] = (
         q, k, v, temperature, mask, is_causal, scale, left, right, softcap, bias, alibi_slopes,
-        sinks, seeds, dropout_p, *starts,
+        sinks, seeds, dropout_p, *starts, return_max_logits,
     )  # fmt: skip
     if native:
-        return call_native(_NAME, *arguments)[:3]  # type: ignore[no-any-return]
+        out, entropy, logsumexp, _, *largest = call_native(_NAME, *arguments)
+        out = out if out.shape[-1] == width else out[..., :width]
+        return out, entropy, logsumexp, *(largest if return_max_logits else ())
     require_finite(_NAME, "scale", scale)
     return reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True)))
 
 
 _NAME = "attention_entropy"
+
+
+def _of_one_width(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """With zeros added, for kernels that take one width: they change no score and are cut off."""
+    common = max(q.shape[-1], v.shape[-1])
+    wide = (torch.nn.functional.pad(x, (0, common - x.shape[-1])) for x in (q, k, v))
+    return *wide, 1 / math.sqrt(q.shape[-1]) if scale is None else scale  # type: ignore[return-value]
 
 
 def _with_mask(bias: Tensor | None, mask: Tensor) -> Tensor:
@@ -195,33 +226,42 @@ def _drawn_seeds(q: Tensor, starts: Tensor | None) -> Tensor:
 
 
 #: Arguments of the operator, and which of them have gradients.
-_ARGUMENTS = ("q", "k", "v", "temperature", "mask", "is_causal", "scale", *VARIANTS)
+_ARGUMENTS = (
+    "q", "k", "v", "temperature", "mask", "is_causal", "scale", *VARIANTS, "return_max_logits",
+)  # fmt: skip
 _DIFFERENTIABLE = [name in ("q", "k", "v", "temperature", *LEARNED) for name in _ARGUMENTS]
 _SAVED = (*LEARNED, "dropout_seeds", "cu_seqlens_q", "cu_seqlens_k")
 
 
-def _empty_heads(like: Tensor) -> Tensor:
-    batch, heads, rows, head_dim = like.shape
-    return like.new_empty(batch, rows, heads, head_dim).transpose(1, 2)
+def _empty_heads(like: Tensor, width: int) -> Tensor:
+    batch, heads, rows, _ = like.shape
+    return like.new_empty(batch, rows, heads, width).transpose(1, 2)
 
 
 def _empty_gradient(tensor: Tensor) -> Tensor:
-    return tensor.new_empty(tensor.shape) if tensor.is_contiguous() else _empty_heads(tensor)
+    return (
+        tensor.new_empty(tensor.shape)
+        if tensor.is_contiguous()
+        else _empty_heads(tensor, tensor.shape[-1])
+    )
 
 
-def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
     batch, heads, queries = q.shape[:3]
     dtype = statistics_dtype(q.dtype)
     entropy, logsumexp = (q.new_empty(batch, heads, queries, dtype=dtype) for _ in range(2))
+    shape = (batch, heads, queries) if others[-1] else (0,)
     # Three values per row for the backward pass: with logsumexp alone the gradients lose digits.
     statistics = q.new_empty(batch, heads, 3, queries, dtype=dtype)
-    return _empty_heads(q), entropy, logsumexp, statistics
+    largest = q.new_empty(shape, dtype=dtype), q.new_empty(shape, dtype=torch.int64)
+    return _empty_heads(q, v.shape[-1]), entropy, logsumexp, statistics, *largest
 
 
 def _fake_backward(
     dout: Any,
     dentropy: Any,
     dlogsumexp: Any,
+    dmax_logits: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -229,6 +269,7 @@ def _fake_backward(
     mask: Any,
     out: Tensor,
     statistics: Tensor,
+    largest_key: Any,
     is_causal: bool,
     scale: Any,
     *rest: Any,
@@ -250,26 +291,34 @@ def _fake_backward(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, temperature, mask, *ctx.numbers = inputs
-    out, _, _, statistics = output
+    out, _, _, statistics, max_logits, largest_key = output
+    has_largest = ctx.numbers.pop()
     variants = dict(zip(VARIANTS, ctx.numbers[2:], strict=True))
     ctx.bias_dtype = None if variants["bias"] is None else variants["bias"].dtype
     tensors = [variants[name] for name in _SAVED]
-    ctx.save_for_backward(q, k, v, temperature, mask, out, statistics, *tensors)
+    largest = largest_key if has_largest else None
+    ctx.save_for_backward(q, k, v, temperature, mask, out, statistics, largest, *tensors)
     ctx.numbers = [None if isinstance(x, Tensor) else x for x in ctx.numbers]
-    ctx.mark_non_differentiable(statistics)
+    ctx.mark_non_differentiable(statistics, largest_key, *(() if has_largest else (max_logits,)))
     ctx.set_materialize_grads(False)
 
 
 def _backward(
-    ctx: Any, dout: Tensor | None, dentropy: Tensor | None, dlogsumexp: Tensor | None, _: None
+    ctx: Any,
+    dout: Tensor | None,
+    dentropy: Tensor | None,
+    dlogsumexp: Tensor | None,
+    _statistics: None,
+    dmax_logits: Tensor | None,
+    _largest_key: None,
 ) -> tuple[Tensor | None, ...]:
     # Behind the arguments is the set of keys of the dispatcher.
     wanted = [need for need, has in zip(ctx.needs_input_grad, _DIFFERENTIABLE, strict=False) if has]
     *saved, bias, alibi_slopes, sinks, seeds, queries, keys = ctx.saved_tensors
     is_causal, scale, left, right, softcap, *_, dropout_p, _, _ = ctx.numbers
     found = iter(native_gradients(
-        _NAME, dout, dentropy, dlogsumexp, *saved, is_causal, scale, left, right, softcap, bias,
-        alibi_slopes, sinks, seeds, dropout_p, queries, keys, *wanted,
+        _NAME, dout, dentropy, dlogsumexp, dmax_logits, *saved, is_causal, scale, left, right,
+        softcap, bias, alibi_slopes, sinks, seeds, dropout_p, queries, keys, *wanted,
     ))  # fmt: skip
     gradients = [next(found) if has else None for has in _DIFFERENTIABLE]
     given = [g if need else None for g, need in zip(gradients, ctx.needs_input_grad, strict=False)]
@@ -280,7 +329,8 @@ def _backward(
 
 
 def _plain(*arguments: Any) -> tuple[Tensor | None, ...]:
-    return *reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True))), None
+    results = reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True)))
+    return (*results[:3], None, results[3] if arguments[-1] else None, None)
 
 
 register(

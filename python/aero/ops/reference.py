@@ -61,7 +61,8 @@ def attention_entropy(
     dropout_p: float = 0.0,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    return_max_logits: bool = False,
+) -> tuple[Tensor, ...]:
     """See `aero.ops.attention_entropy`."""
     if cu_seqlens_q is not None and cu_seqlens_k is not None:
         others: dict[str, Any] = {
@@ -71,6 +72,7 @@ def attention_entropy(
         }
         others |= {"window_right": window_right, "softcap": softcap, "dropout_p": dropout_p}
         others |= {"alibi_slopes": alibi_slopes, "sinks": sinks}
+        others |= {"return_max_logits": return_max_logits}
         return _of_sequences(
             (q, k, v), temperature, dropout_seeds, (cu_seqlens_q, cu_seqlens_k), others
         )
@@ -82,6 +84,7 @@ def attention_entropy(
         scores = scale * q.to(computed) @ keys.transpose(-2, -1)
         visible = seen_keys(scores.shape, q.device, mask, is_causal, (window_left, window_right))
         scores = transformed(scores, softcap, bias, alibi_slopes)
+        largest = largest_scores(scores, temperature, visible) if return_max_logits else ()
         if sinks is not None:
             scores, visible = with_sinks(scores, visible, sinks)
         probabilities, entropy, logsumexp = temperature_softmax(
@@ -95,7 +98,30 @@ def attention_entropy(
             stays = kept_weights(dropout_seeds, dropout_p, probabilities.shape)
             probabilities = torch.where(stays, probabilities / (1 - dropout_p), 0)
         out = torch.where(sees_a_key, probabilities @ values, 0)
-        return out.to(q.dtype), entropy, logsumexp
+        return out.to(q.dtype), entropy, logsumexp, *largest
+
+
+def largest_scores(
+    scores: Tensor, temperature: Tensor | None, visible: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The largest score of each row [B, H, T] after the temperature, and the first key of it.
+
+    -inf and -1 for a row that sees no key, NaN and -1 for one that sees NaN.
+    """
+    seen = scores != -math.inf
+    visible = seen if visible is None else seen & visible
+    if temperature is not None:
+        scores = scores / temperature_of_rows(temperature.to(scores.dtype))
+    hidden = scores.new_full((*scores.shape[:-1], 1), -math.inf)
+    shown = torch.cat((torch.where(visible, scores, -math.inf), hidden), -1)
+    highest = shown.detach().amax(-1, keepdim=True)
+    # A score that is -inf for its size is seen nonetheless.
+    has_it = (shown.detach() == highest) & torch.nn.functional.pad(visible, (0, 1))
+    found = has_it.any(-1)
+    first = has_it.to(torch.uint8).argmax(-1)
+    values = shown.gather(-1, torch.where(found, first, scores.shape[-1])[..., None])
+    values = torch.where(highest.isnan(), highest, values).squeeze(-1)
+    return values, torch.where(found, first, -1)
 
 
 def _of_sequences(
@@ -104,7 +130,7 @@ def _of_sequences(
     seeds: Tensor | None,
     starts: tuple[Tensor, Tensor],
     others: dict[str, Any],
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Each packed sequence by itself."""
     q, k, v = qkv
     of_queries, of_keys = (x.tolist() for x in starts)
@@ -124,9 +150,9 @@ def _of_sequences(
         )
     if not results:
         nothing = q.new_zeros(q.shape[:3], dtype=statistics_dtype(q.dtype))
-        return q * 1, nothing, nothing.clone()
-    out, entropy, logsumexp = zip(*results, strict=True)
-    return torch.cat(out, 2), torch.cat(entropy, 2), torch.cat(logsumexp, 2)
+        largest = (nothing.clone(), nothing.long()) if others["return_max_logits"] else ()
+        return q.new_zeros(*q.shape[:3], v.shape[-1]), nothing, nothing.clone(), *largest
+    return tuple(torch.cat(parts, 2) for parts in zip(*results, strict=True))
 
 
 def entropy_regularization(

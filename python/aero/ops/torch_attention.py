@@ -30,7 +30,7 @@ FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{FORWARD}_backward"
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_MAX_HEAD_DIM = 256  # kMaxHeadDim of kernels/attention_entropy.h
+_MAX_HEAD_DIM = 512  # kMaxHeadDim of kernels/attention_entropy.h
 _LOG2_E = math.log2(math.e)
 
 
@@ -72,7 +72,7 @@ def accelerate() -> Acceleration:
     or float64, causal or not, `scale`, `enable_gqa=True`, masks; under autocast, `torch.compile`
     and `torch.export`, in graphs compiled before too. Dropout comes here as well, outside compiled
     graphs and `torch.func`, and draws other numbers than torch's. Torch's own kernel keeps what
-    this one does not take: D above 256, and `is_causal` where T is not S. Torch computes some
+    this one does not take: D above 512, and `is_causal` where T is not S. Torch computes some
     without its flash attention, so not here either: 3-D inputs, empty ones, values of another
     width, and without dropout learned masks and those of [H, T, S]. Neither do packages of
     AOTInductor and the fast path that `torch.nn.MultiheadAttention` takes without gradients: they
@@ -159,8 +159,8 @@ def _forward(
         )
     visible, variants = _visibility(attn_mask, query)
     native = torch.ops.aero.attention_entropy.default
-    out, _, logsumexp, statistics = native(
-        query, key, value, None, visible, is_causal, scale, *variants
+    out, _, logsumexp, statistics, _, _ = native(
+        query, key, value, None, visible, is_causal, scale, *variants, False
     )
     if attn_mask is not None:  # torch's of a row without keys
         logsumexp.masked_fill_(logsumexp == -math.inf, 0)
@@ -189,8 +189,9 @@ def _backward(
         )  # fmt: skip
     visible, variants = _visibility(attn_mask, query)
     gradients = torch.ops.aero.attention_entropy_backward.default(
-        grad_out, None, None, query, key, value, None, visible, out, _statistics_of(logsumexp),
-        is_causal, scale, *variants, True, True, True, False, False, False, False,
+        grad_out, None, None, None, query, key, value, None, visible, out,
+        _statistics_of(logsumexp), None, is_causal, scale, *variants, True, True, True,
+        *[False] * 4,
     )  # fmt: skip
     return tuple(map(_heads_last, gradients[:3]))
 

@@ -81,6 +81,10 @@ inline void expect_results(const AttentionProblem& p, const AttentionReference& 
   expect_close("out", p.out.values(), reference.out, tolerance);
   expect_close("entropy", p.entropy.values(), reference.entropy, fine);
   expect_each_close("logsumexp", p.logsumexp.values(), reference.logsumexp, fine);
+  if (!p.test.variant.has_max_logits) return;
+  expect_each_close("max_logits", p.max_logits.values(), reference.max_logits, fine);
+  for (size_t n = 0; n < reference.max_logits.size(); ++n)
+    EXPECT_EQ(p.largest_key.data()[n] < 0, std::isinf(reference.max_logits[n])) << "row " << n;
 }
 
 /// What a backward call leaves, dtemperature within `fine`.

@@ -40,6 +40,14 @@ std::vector<AttentionCase> awkward_cases(const std::vector<DataType>& types) {
                          .head_dim = head_dim,
                          .mask = MaskKind::kFull,
                          .key_parts = queries});
+    for (const int64_t queries : {1, 37})
+      cases.push_back({.type = type,
+                       .queries = queries,
+                       .keys = 67,
+                       .head_dim = 18,
+                       .key_parts = queries == 1 ? 2 : 1,
+                       .variant = {.has_max_logits = true},
+                       .value_dim = 38});
     for (const MaskKind mask : {MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
       cases.push_back({.type = type, .queries = 17, .keys = 23, .is_causal = false, .mask = mask});
   }
@@ -47,8 +55,14 @@ std::vector<AttentionCase> awkward_cases(const std::vector<DataType>& types) {
 }
 
 std::vector<std::vector<double>> results_of(AttentionProblem& p) {
-  return {p.out.values(), p.entropy.values(), p.logsumexp.values(), p.statistics.values(),
-          p.dq.values(),  p.dk.values(),      p.dv.values(),        p.dtemperature.values()};
+  std::vector<std::vector<double>> results = {
+      p.out.values(), p.entropy.values(), p.logsumexp.values(), p.statistics.values(),
+      p.dq.values(),  p.dk.values(),      p.dv.values(),        p.dtemperature.values()};
+  if (p.test.variant.has_max_logits) {
+    results.push_back(p.max_logits.values());
+    results.emplace_back(p.largest_key.begin(), p.largest_key.end());
+  }
+  return results;
 }
 
 TEST_P(AttentionEntropyMemory, NeverTouchesWhatLiesBesideItsTensors) {

@@ -1,6 +1,9 @@
 // What attention computes beside the plain form, alone and together.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,7 @@ class AttentionVariants : public AttentionEntropy {
             c.threads = threads;
             c.key_parts = queries == 1 ? 3 : 1;
             c.variant = variant;
+            c.variant.has_max_logits |= is_causal;
             expect_matches_reference(c);
           }
   }
@@ -58,6 +62,81 @@ TEST_P(AttentionVariants, DropoutLeavesTheEntropyOfTheWholeRow) {
   expect_all_match({.dropout = 0.3});
 }
 
+TEST_P(AttentionVariants, TheLargestScoreIsFoundWithItsKey) {
+  expect_all_match({.has_max_logits = true});
+  for (const AttentionCase& empty : cases_with_empty_rows(data_types(), {3, 70})) {
+    AttentionCase c = empty;
+    c.variant.has_max_logits = true;
+    expect_matches_reference(c);
+  }
+}
+
+TEST_P(AttentionVariants, OfEqualScoresTheFirstKeyIsNamed) {
+  for (const DataType type : data_types())
+    for (const int64_t queries : {1, 3, 70})
+      for (const bool has_sinks : {false, true}) {
+        AttentionCase c{.type = type, .queries = queries, .keys = 200, .is_causal = false};
+        c.key_parts = queries == 1 ? 3 : 1;
+        c.variant = {.window_left = 190, .has_sinks = has_sinks, .has_max_logits = true};
+        AttentionProblem p(c);
+        p.q.fill(0);
+        p.run_forward();
+        for (int64_t row = 0; row < 2 * queries; ++row) {
+          const int64_t i = row % queries;
+          EXPECT_EQ(p.largest_key[static_cast<size_t>(row)],
+                    std::max<int64_t>(0, i + 200 - queries - 190));
+          EXPECT_EQ(p.max_logits.values()[static_cast<size_t>(row)], 0);
+        }
+      }
+}
+
+TEST_P(AttentionVariants, ARowOfNotANumberNamesNoKey) {
+  for (const int64_t queries : {1, 70}) {
+    AttentionCase c{.type = data_type(), .queries = queries, .keys = 130, .is_causal = false};
+    c.key_parts = queries == 1 ? 3 : 1;
+    c.variant.has_max_logits = true;
+    AttentionProblem p(c);
+    p.k.set(0, 1, 66, 3, std::numeric_limits<double>::quiet_NaN());
+    p.run_forward();
+    for (int64_t i = 0; i < queries; ++i) {
+      EXPECT_TRUE(std::isnan(p.max_logits.get(0, 1, i)));
+      EXPECT_EQ(p.largest_key[static_cast<size_t>(queries + i)], -1);
+      EXPECT_GE(p.largest_key[static_cast<size_t>(i)], 0);
+    }
+  }
+}
+
+// Both ends of the widths in pairs, tiles of registers and vectors.
+TEST_P(AttentionVariants, ValuesMayBeOfAnotherWidth) {
+  for (const DataType type : data_types())
+    for (const auto& [width, value_width] : std::vector<std::pair<int64_t, int64_t>>{
+             {16, 8}, {8, 48}, {37, 5}, {1, 64}, {96, 64}, {40, 72}, {30, 62}, {33, 2}})
+      for (const int64_t queries : {1, 3, 70})
+        for (const int64_t threads : {1, 8}) {
+          AttentionCase c{.type = type, .heads = 4, .queries = queries, .keys = 90};
+          c.head_dim = width, c.value_dim = value_width;
+          c.mask = threads == 1 ? MaskKind::kNone : MaskKind::kEmptyRows;
+          c.order = width == 16 ? Order::kRowMajor : Order::kHeadMajor;
+          c.threads = threads;
+          c.key_parts = queries == 1 ? 2 : 1;
+          expect_matches_reference(c);
+          c.to_empty_rows = std::numeric_limits<double>::infinity();
+          expect_matches_reference(c);
+        }
+}
+
+TEST_P(AttentionVariants, WideHeadsOfUpTo512Columns) {
+  for (const DataType type : data_types())
+    for (const auto& [width, value_width] :
+         std::vector<std::pair<int64_t, int64_t>>{{257, 257}, {512, 512}, {320, 512}})
+      for (const int64_t queries : {1, 70}) {
+        AttentionCase c{.type = type, .heads = 1, .key_heads = 1, .queries = queries, .keys = 75};
+        c.head_dim = width, c.value_dim = value_width;
+        c.key_parts = queries == 1 ? 2 : 1;
+        expect_matches_reference(c);
+      }
+}
+
 TEST_P(AttentionVariants, MayAllBeAskedForAtOnce) {
   expect_all_match({.window_left = 70,
                     .window_right = 2,
@@ -65,7 +144,8 @@ TEST_P(AttentionVariants, MayAllBeAskedForAtOnce) {
                     .dropout = 0.5,
                     .has_fine_bias = true,
                     .has_slopes = true,
-                    .has_sinks = true});
+                    .has_sinks = true,
+                    .has_max_logits = true});
 }
 
 }  // namespace

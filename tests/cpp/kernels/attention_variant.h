@@ -10,12 +10,14 @@ struct AttentionVariant {
   int64_t window_left = -1, window_right = -1;
   double softcap = 0, dropout = 0;
   bool has_bias = false, has_fine_bias = false, has_slopes = false, has_sinks = false;
+  bool has_max_logits = false;
 
   std::string describe() const {
     return " window=" + std::to_string(window_left) + "," + std::to_string(window_right) +
            " cap=" + std::to_string(softcap) + " dropout=" + std::to_string(dropout) +
            " bias=" + std::to_string(has_bias + has_fine_bias) +
-           " slopes=" + std::to_string(has_slopes) + " sinks=" + std::to_string(has_sinks);
+           " slopes=" + std::to_string(has_slopes) + " sinks=" + std::to_string(has_sinks) +
+           " max_logits=" + std::to_string(has_max_logits);
   }
 };
 

@@ -21,6 +21,8 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: Direction -> queries of the call.
 DIRECTIONS = {"forward": 70, "backward": 70, "few queries": 2, "few queries, backward": 3}
 HEADS, KEYS = 4, 90
+#: Feature -> widths of heads and values; 24 and 24 for all others.
+WIDTHS = {"values of another width": (24, 40), "heads of up to 512": (512, 512)}
 
 Draw = Callable[..., Tensor]
 #: Feature, as the call is written -> the arguments of it for so many queries.
@@ -35,6 +37,9 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
     "`bias`": lambda draw, queries: {"bias": draw(HEADS, queries, KEYS)},
     "`alibi_slopes`": lambda draw, queries: {"alibi_slopes": 0.1 * draw(HEADS).abs()},
     "`sinks`": lambda draw, queries: {"sinks": draw(HEADS)},
+    "`return_max_logits=True`": lambda draw, queries: {"return_max_logits": True},
+    "values of another width": lambda draw, queries: {},
+    "heads of up to 512": lambda draw, queries: {},
     "`dropout_p`": lambda draw, queries: {"dropout_p": 0.2},
     "`cu_seqlens`": lambda draw, queries: {
         "cu_seqlens": (
@@ -44,7 +49,9 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
     },
 }
 #: The features that the kernels for CUDA have.
-ON_CUDA = ("plain", "`temperature`", "`is_causal=True`", "`mask` of booleans")
+ON_CUDA = (
+    "plain", "`temperature`", "`is_causal=True`", "`mask` of booleans", "values of another width",
+)  # fmt: skip
 
 
 def page() -> str:
@@ -53,6 +60,12 @@ def page() -> str:
         "# Attention\n\n"
         "What `aero.ops.attention_entropy` computes. Entropy and logsumexp come with every "
         "feature, and features combine, but for `cu_seqlens` with `mask` and `bias`. "
+        "`return_max_logits=True` adds `max_logits`, the largest score of each row after scale, "
+        "cap, bias, slopes and temperature, `max_j s_ij`, and `largest_key`, the first key that "
+        "has it, counted from the first key of its sequence; a sink is no key. The gradient of "
+        "`max_logits` goes to that key's score alone. Operands are [B, H, T, D], or without B, "
+        "and views of any strides in the first three dimensions, such as [B, T, H, D] transposed, "
+        "are read in place. "
         "`tests/python/ops/test_attention_support.py` computes every cell of the CPU.\n\n"
         "The CPU has all features in float32, float64, bfloat16 and float16 and on every "
         'instruction set. `backend="reference"` has them on every device. On CUDA most are missing '

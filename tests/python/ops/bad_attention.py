@@ -59,7 +59,26 @@ BAD_ATTENTION: list[Bad] = [
     (
         attend,
         {"v": torch.zeros(2, 4, 5, 8)},
-        "attention_entropy: v must be [B, H, S, D] = [2, 4, 6, 8], got [2, 4, 5, 8]",
+        "attention_entropy: v must be [B, H, S, Dv] = [2, 4, 6, 8], got [2, 4, 5, 8]",
+    ),
+    (
+        attend,
+        {"v": torch.zeros(4, 6, 8)},
+        "attention_entropy: v must be [B, G, S, Dv], got [4, 6, 8]",
+    ),
+    (
+        attend,
+        {"v": torch.zeros(2, 4, 6, 513)},
+        "attention_entropy: Dv must be from 1 to 512, got 513",
+    ),
+    (
+        attend,
+        {
+            "k": torch.zeros(1).expand(2, 4, 2**31, 8),
+            "v": torch.zeros(1).expand(2, 4, 2**31, 8),
+            "return_max_logits": True,
+        },
+        "attention_entropy: S must be below 2^31 with return_max_logits, got 2147483648",
     ),
     (
         attend,
@@ -73,13 +92,13 @@ BAD_ATTENTION: list[Bad] = [
     ),
     (
         attend,
-        dict.fromkeys("qkv", torch.zeros(1, 1, 2, 257)),
-        "attention_entropy: D must be from 1 to 256, got 257",
+        dict.fromkeys("qkv", torch.zeros(1, 1, 2, 513)),
+        "attention_entropy: D must be from 1 to 512, got 513",
     ),
     (
         attend,
         dict.fromkeys("qkv", torch.zeros(1, 1, 2, 0)),
-        "attention_entropy: D must be from 1 to 256, got 0",
+        "attention_entropy: D must be from 1 to 512, got 0",
     ),
     (
         attend,

@@ -158,6 +158,7 @@ def attention(
     """The sample for attention_entropy and, with the same rows, for temperature_softmax."""
     n = {"B": 2, "H": 2, "T": 5, "S": 7, "D": 3} | sizes
     n.setdefault("G", n["H"])
+    n.setdefault("Dv", n["D"])
 
     def common(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {} if temperature is None else {"temperature": draw.temperature(temperature, n)}
@@ -167,7 +168,7 @@ def attention(
     def fused(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, options = common(draw)
         q = draw.heads(layout, n["B"], n["H"], n["T"], n["D"])
-        k, v = (draw.heads(layout, n["B"], n["G"], n["S"], n["D"]) for _ in range(2))
+        k, v = (draw.heads(layout, n["B"], n["G"], n["S"], n[width]) for width in ("D", "Dv"))
         return {"q": q, "k": k, "v": v, **tensors}, {**options, "scale": scale}
 
     def softmax(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -179,6 +180,11 @@ def attention(
         Sample("attention_entropy", name, fused, small),
         Sample("temperature_softmax", name, softmax, small),
     ]
+
+
+def wide(name: str, **rest: Any) -> Sample:
+    """The sample for attention_entropy of widths that CUDA does not take."""
+    return dataclasses.replace(attention(name, **rest)[0], is_on_cuda=False)
 
 
 def variant(
@@ -276,6 +282,9 @@ SAMPLES = [
         temperature="HT",
         small=False,
     ),
+    wide("narrow values", D=5, Dv=3, H=4, G=2, temperature="HT", layout="BTHD"),
+    wide("wide values", T=3, D=3, Dv=9, is_causal=True, mask="full"),
+    wide("widest values", B=1, T=33, S=40, D=192, Dv=512, is_causal=True, small=False),
     variant("window", learned={}, others={"window": (2, 1)}, temperature="HT", S=9),
     variant("left window", learned={}, others={"window": (1, None)}, T=9, S=5, is_causal=True),
     variant("right window", learned={}, others={"window": (None, 2)}, T=3, mask="full"),

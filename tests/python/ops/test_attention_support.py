@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aero.ops import attention_entropy
 
-from .attention_support import DIRECTIONS, DTYPES, FEATURES, HEADS, KEYS, PAGE, page
+from .attention_support import DIRECTIONS, DTYPES, FEATURES, HEADS, KEYS, PAGE, WIDTHS, page
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -25,8 +25,9 @@ def test_a_feature_of_the_table_agrees_with_the_reference_in_float64(
         return torch.randn(shape, generator=generator)
 
     queries, batch = DIRECTIONS[direction], 1 if feature == "`cu_seqlens`" else 2
-    q = draw(batch, HEADS, queries, 24).to(dtype).requires_grad_()
-    k, v = (draw(batch, 2, KEYS, 24).to(dtype).requires_grad_() for _ in range(2))
+    width, value_width = WIDTHS.get(feature, (24, 24))
+    q = draw(batch, HEADS, queries, width).to(dtype).requires_grad_()
+    k, v = (draw(batch, 2, KEYS, n).to(dtype).requires_grad_() for n in (width, value_width))
     given = {
         name: x.double()
         if dtype == torch.float64 and isinstance(x, Tensor) and name != "mask"
@@ -49,6 +50,9 @@ def test_a_feature_of_the_table_agrees_with_the_reference_in_float64(
     results = attention_entropy(q, k, v, **given)
     torch.manual_seed(3)
     wanted = attention_entropy(*exact, **exact_given, backend="reference")
+    if "return_max_logits" in given:  # nobody's rounding decides between keys here
+        assert torch.equal(results[4], wanted[4]) or dtype in (torch.bfloat16, torch.float16)
+        results, wanted = results[:4], wanted[:4]
     leaves = [q, k, v, *learned.values()]
     exact_leaves = [*exact, *(exact_given[name] for name in learned)]
     if "backward" in direction:

@@ -117,23 +117,24 @@ def test_the_operators_themselves_check_what_the_backward_pass_gets() -> None:
             backward(*arguments, *rest)
 
     q, k, v = torch.zeros(3, 2, 4, 6, 8)
-    out, entropy, logsumexp, statistics = torch.ops.aero.attention_entropy(
-        q, k, v, None, None, False, None, *PLAIN
+    out, entropy, logsumexp, statistics, _, _ = torch.ops.aero.attention_entropy(
+        q, k, v, None, None, False, None, *PLAIN, False
     )
     attention = torch.ops.aero.attention_entropy_backward
-    rest = (False, None, *PLAIN, True, True, True, *[False] * 4)
+    rest = (None, False, None, *PLAIN, True, True, True, *[False] * 4)
     for arguments, message in (
         (
-            (out, None, None, q, k, v, None, None, out, statistics[:1]),
+            (out, None, None, None, q, k, v, None, None, out, statistics[:1]),
             r"statistics must be \[B, H, 3",
         ),
-        ((out, None, None, q, k, v, None, None, out[:1], statistics), "out must be"),
-        ((out[:1], None, None, q, k, v, None, None, out, statistics), "dout must be"),
-        ((None, entropy[:1], None, q, k, v, None, None, out, statistics), "dentropy must be"),
+        ((out, None, None, None, q, k, v, None, None, out[:1], statistics), "out must be"),
+        ((out[:1], None, None, None, q, k, v, None, None, out, statistics), "dout must be"),
+        ((None, entropy[:1], None, None, q, k, v, None, None, out, statistics), "dentropy must be"),
         (
-            (None, None, entropy.double(), q, k, v, None, None, out, statistics),
+            (None, None, entropy.double(), None, q, k, v, None, None, out, statistics),
             "dlogsumexp must be",
         ),
+        ((None, None, None, entropy, q, k, v, None, None, out, statistics), "largest_key must be"),
     ):
         with pytest.raises(ValueError, match=message):
             attention(*arguments, *rest)

@@ -47,7 +47,7 @@ TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a mask of the least number": (
         {}, {"attn_mask": torch.full((37, 37), torch.finfo(torch.float32).min).triu(1)},
     ),
-    "the widest head": ({"width": 256, "heads": 1, "key_heads": 1}, {"is_causal": True}),
+    "the widest head": ({"width": 512, "heads": 1, "key_heads": 1}, {"is_causal": True}),
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_memory_is_laid_out_as_torch_promises_to_compilers(case: str) -> None:
 
 NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a learned bias": ({}, {"attn_mask": torch.zeros(37, 37, requires_grad=True)}),
-    "a head too wide": ({"width": 264}, {"is_causal": True}),
+    "a head too wide": ({"width": 520}, {"is_causal": True}),
     "causal with fewer queries": ({"queries": 5}, {"is_causal": True}),
     "causal with more queries": ({"keys": 5}, {"is_causal": True}),
     "no queries": ({"queries": 0}, {}),
