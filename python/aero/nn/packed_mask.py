@@ -77,7 +77,7 @@ def attend(
     Args:
         query: [B, H, T, D].
         key: [B, G, T, D].
-        value: [B, G, T, D].
+        value: [B, G, T, Dv].
         mask: a `PackedMask`, or as there.
         temperature: as there.
         bias: as there; the mask's values are formed beside one.
@@ -86,7 +86,8 @@ def attend(
     if not isinstance(mask, PackedMask) or bias is not None or key.shape[2] != query.shape[2]:
         mask = mask.values() if isinstance(mask, PackedMask) else mask
         options.update(mask=mask, temperature=temperature, bias=bias)
-        return ops.attention_entropy(query, key, value, **options)
+        out, entropy, logsumexp = ops.attention_entropy(query, key, value, **options)
+        return out, entropy, logsumexp
     batch, heads, length, _ = query.shape
     if temperature is not None and temperature.dim() > 1:
         temperature = temperature.expand(batch, heads, length).transpose(0, 1).reshape(1, heads, -1)

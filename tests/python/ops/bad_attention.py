@@ -74,8 +74,8 @@ BAD_ATTENTION: list[Bad] = [
     (
         attend,
         {
-            "k": torch.zeros(1).expand(2, 4, 2**31, 8),
-            "v": torch.zeros(1).expand(2, 4, 2**31, 8),
+            "k": torch.zeros(8).expand(2, 4, 2**31, 8),
+            "v": torch.zeros(8).expand(2, 4, 2**31, 8),
             "return_max_logits": True,
         },
         "attention_entropy: S must be below 2^31 with return_max_logits, got 2147483648",
