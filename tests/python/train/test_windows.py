@@ -75,22 +75,22 @@ def test_windows_cover_no_more_tokens_than_asked_and_all_that_fit(stride, tokens
     assert len(covered) <= tokens < len(covered) + step, starts
 
 
-@pytest.mark.parametrize("stride", [0, 101, -1])
-def test_a_stride_outside_the_window_is_refused(stride):
-    with pytest.raises(ValueError, match=f"between 1 and 100, got {stride}"):
-        validation_windows(np.zeros(260), 100, max_tokens=None, stride=stride)
-
-
-@pytest.mark.parametrize("tokens", [99, 1, 0])
-def test_a_text_without_a_whole_window_is_refused(tokens):
-    for stride in (None, 40):
-        with pytest.raises(ValueError, match=f"100 tokens, got {tokens} tokens"):
-            validation_windows(np.zeros(tokens), 100, max_tokens=None, stride=stride)
-
-
-@pytest.mark.parametrize("tokens", [99, 1, 0, -1])
-def test_less_than_a_window_of_tokens_is_refused(tokens):
-    message = f"at least one window of 100 tokens, got {tokens}"
-    for stride in (None, 40):
-        with pytest.raises(ValueError, match=message):
-            validation_windows(np.zeros(260), 100, max_tokens=tokens, stride=stride)
+@pytest.mark.parametrize(
+    ("text", "most", "stride", "message"),
+    [
+        *((260, None, stride, f"between 1 and 100, got {stride}") for stride in (0, 101, -1)),
+        *(
+            (text, None, stride, f"100 tokens, got {text} tokens")
+            for text in (99, 1, 0)
+            for stride in (None, 40)
+        ),
+        *(
+            (260, most, stride, f"at least one window of 100 tokens, got {most}")
+            for most in (99, 1, 0, -1)
+            for stride in (None, 40)
+        ),
+    ],
+)
+def test_less_than_a_window_and_strides_outside_it_are_refused(text, most, stride, message):
+    with pytest.raises(ValueError, match=message):
+        validation_windows(np.zeros(text), 100, max_tokens=most, stride=stride)
