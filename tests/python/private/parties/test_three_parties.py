@@ -111,6 +111,16 @@ def test_nobody_else_can_be_the_helper(trio: Any) -> None:
     three.ask("ann")
 
 
+def test_a_client_takes_the_helper_for_no_server_and_the_server_for_no_helper(trio: Any) -> None:
+    three = trio("ann")
+    given = {"settings": ABY3, "security": three.security("ann", "server", third="helper")}
+    with pytest.raises(PartyError, match="is another party than the server"):
+        three.helper.ask(helper=three.server.address, **given)
+    with pytest.raises(PartyError, match="is another party than the helper"):
+        three.server.ask(helper=three.server.address, **given)
+    three.ask("ann")
+
+
 def test_client_and_server_must_know_the_same_helper(trio: Any) -> None:
     three = trio("ann")
     assert "helper must be" in asked_in_vain(three, "ann", third="bob")
