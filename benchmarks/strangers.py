@@ -19,7 +19,7 @@ from aero.tables import markdown_table
 HERE = Path(__file__).parent
 DATA = HERE / "strangers.yaml"
 PAGE = HERE / "results" / "strangers_202611.md"
-_UNITS = {"B": 1.0, "MiB": 2.0**20}
+_UNITS = {"bit": 1 / 8, "B": 1.0, "MiB": 2.0**20}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -44,7 +44,8 @@ def predicted(row: dict[str, Any]) -> float:
         if row.get("layers"):
             costs += [(1, cost) for cost in report.by_layer]
     side = "comm_bytes" if row["side"] == "both" else "client_bytes"
-    return float(sum(times * getattr(cost, side) for times, cost in costs) / _UNITS[row["unit"]])
+    sent = sum(times * getattr(cost, side) for times, cost in costs)
+    return float(sent / row.get("per", 1) / _UNITS[row["unit"]])
 
 
 def page() -> str:
@@ -78,6 +79,8 @@ def page() -> str:
             "## Quoted, not predicted",
             "",
             _table(data["quoted"]),
+            "",
+            data["unread"].strip(),
             "",
         ]
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from aero import mpc
+from aero.reading import read_yaml
 from benchmarks import strangers
 
 # Percent off before and after what the row itself explains.
@@ -15,6 +18,8 @@ OFF = {
     "one comparison of two numbers": 1.0,
     "GPT-2, 128 tokens, twelve divisions of all scores": 4.0,
     "GPT-2, 128 tokens, twelve exponentials of all scores": 53.0,
+    "one comparison of 64 bits, of 131,072": 2.0,
+    "one truncation of a number whose sign is known, of 131,072": 31.0,
 }
 # 8 bytes of a party where 0.9.5 sends 4; truncated elements of twelve layers of BERT-base.
 TRUNCATED = 12 * (
@@ -57,3 +62,10 @@ def test_products_in_place_of_squares_explain_most_of_the_exponentials() -> None
 
 def test_every_row_is_tested() -> None:
     assert {row["name"] for row in strangers.rows()} == set(OFF)
+
+
+def test_shafts_softmax_is_the_products_that_its_code_sends() -> None:
+    # CrypTen sends 32 B for a product and 464 for a ReLU, and truncates without a message.
+    [row] = [one for one in read_yaml(strangers.DATA)["quoted"] if "SHAFT, softmax" in one["name"]]
+    sent = [int(word.replace(",", "")) for word in re.findall(r"\d+,\d+", row["value"])]
+    assert sent == [keys * (2 * 464 + 2 * 16 * 32) for keys in (128, 256, 512)]
