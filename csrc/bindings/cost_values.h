@@ -30,6 +30,8 @@ struct PricedOperation {
   mpc::Cost cost;
   mpc::Evaluator evaluator = mpc::Evaluator::kBoth;
   bool token_by_token = false;
+  bool shares_alone = false;  // with their seconds: see Placement
+  double ring_products = 0;
 
   bool operator==(const PricedOperation&) const = default;
 };

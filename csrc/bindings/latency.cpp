@@ -47,9 +47,11 @@ std::vector<mpc::OperationTime> operation_times(
   const mpc::ComputeProfile compute = mpc::with_fields(mpc::ComputeProfile{}, compute_values);
   std::vector<mpc::OperationTime> times;
   times.reserve(operations.size());
-  for (const PricedOperation* one : operations)
-    times.push_back(
-        mpc::operation_time(one->cost, {one->evaluator, one->token_by_token}, network, compute));
+  for (const PricedOperation* one : operations) {
+    const mpc::Placement placement{one->evaluator, one->token_by_token, one->shares_alone,
+                                   one->ring_products};
+    times.push_back(mpc::operation_time(one->cost, placement, network, compute));
+  }
   return times;
 }
 

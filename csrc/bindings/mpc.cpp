@@ -72,7 +72,8 @@ void bind_operation(py::module_& module) {
       });
   allow_copies<&PricedOperation::name, &PricedOperation::layer, &PricedOperation::kind,
                &PricedOperation::shape, &PricedOperation::inputs, &PricedOperation::cost,
-               &PricedOperation::evaluator, &PricedOperation::token_by_token>(bound);
+               &PricedOperation::evaluator, &PricedOperation::token_by_token,
+               &PricedOperation::shares_alone, &PricedOperation::ring_products>(bound);
 }
 
 std::vector<PricedOperation> operations_of(const mpc::CostReport& report, const Stack& stack) {
@@ -85,7 +86,8 @@ std::vector<PricedOperation> operations_of(const mpc::CostReport& report, const 
     operations.push_back(
         {std::string(one.name), outside ? std::nullopt : std::optional<std::int64_t>(one.layer),
          std::string(mpc::kind_name(one.kind)), mpc::shape_text(one.shape), one.inputs,
-         report.operation_costs[i], placement.evaluator, placement.token_by_token});
+         report.operation_costs[i], placement.evaluator, placement.token_by_token,
+         placement.shares_alone, placement.ring_products});
   }
   return operations;
 }

@@ -40,10 +40,34 @@ struct Placing {
   }
 };
 
+// The multiplications of a matrix product as it is written; what the protocol adds to them is part
+// of the rate.
+struct RingProducts {
+  const Stack& stack;
+
+  static double of(const MatmulShape& shape) {
+    return static_cast<double>(shape.rows) * static_cast<double>(shape.inner) *
+           static_cast<double>(shape.columns);
+  }
+  double operator()(const WeightProduct& product) const { return of(product.shape); }
+  double operator()(const HeadProduct& product) const {
+    return static_cast<double>(product.heads) * of(product.shape);
+  }
+  double operator()(const EmbeddingShape& shape) const {
+    const bool whole_table = stack.client_one_hot || stack.protocol == Protocol::kSemi2k;
+    return whole_table ? of({shape.tokens, shape.vocab_size, shape.width}) : 0;
+  }
+  template <class Shape>
+  double operator()(const Shape&) const {
+    return 0;
+  }
+};
+
 }  // namespace
 
 Placement placement(const Stack& stack, const OperationShape& shape) {
-  if (stack.protocol != Protocol::kCheetah) return {};  // nobody evaluates ciphertexts
+  if (stack.protocol != Protocol::kCheetah)
+    return {.shares_alone = true, .ring_products = std::visit(RingProducts{stack}, shape)};
   return std::visit(Placing{stack}, shape);
 }
 
@@ -66,8 +90,12 @@ OperationTime operation_time(const Cost& cost, const Placement& placement,
   OperationTime time;
   for (const std::size_t party : {kClient, kServer}) {
     const double share = placement.evaluator == Evaluator::kBoth ? 0.5 : shares[party];
-    time.compute[party] = whole_nanoseconds((homomorphic * share + transfers) * slowdown[party] /
-                                            static_cast<double>(compute.threads));
+    const double on_shares = placement.shares_alone
+                                 ? cost.sent_bytes[party] * compute.share_byte_seconds +
+                                       placement.ring_products * compute.ring_product_seconds
+                                 : 0;
+    time.compute[party] = whole_nanoseconds((homomorphic * share + transfers + on_shares) *
+                                            slowdown[party] / static_cast<double>(compute.threads));
     // A third party sends over a link like the server's, while the server does.
     const double bytes = party == kServer ? std::max(cost.sent_bytes[party], cost.helper_bytes)
                                           : cost.sent_bytes[party];

@@ -25,6 +25,8 @@ enum class Evaluator : std::uint8_t { kBoth, kClient, kServer };
 struct Placement {
   Evaluator evaluator = Evaluator::kBoth;
   bool token_by_token = false;  // the stock embedding: one row at a time fills few threads
+  bool shares_alone = false;    // no ciphertexts: each party works on its own shares
+  double ring_products = 0;     // then: multiplications of a matrix product, at each party
 
   bool operator==(const Placement&) const = default;
 };

@@ -151,6 +151,8 @@ struct LoweringText {
     return std::string(shape.function->lowering(stack));
   }
   std::string operator()(const SoftmaxShape&) const {
+    if (stack.softmax_steps > 0)
+      return std::to_string(stack.softmax_steps) + " steps y += (x - sum(x y)) y from y = 1/S";
     const std::string terms =
         std::to_string(std::uint64_t{1} << static_cast<unsigned>(stack.exp_squarings));
     return std::string("exp(x - ") + (stack.static_max ? "a bound" : "max") + ") as (1 + x/" +

@@ -42,6 +42,8 @@ constexpr std::array kComputeFields{
     Field<ComputeProfile>{"elementwise_ciphertext_seconds",
                           &ComputeProfile::elementwise_ciphertext_seconds, 0, 60},
     Field<ComputeProfile>{"ot_seconds", &ComputeProfile::ot_seconds, 0, 60},
+    Field<ComputeProfile>{"share_byte_seconds", &ComputeProfile::share_byte_seconds, 0, 60},
+    Field<ComputeProfile>{"ring_product_seconds", &ComputeProfile::ring_product_seconds, 0, 60},
     Field<ComputeProfile>{"client_slowdown", &ComputeProfile::client_slowdown, 1e-3, 1e3},
 };
 
@@ -72,12 +74,16 @@ constexpr std::array kNetworks{
 
 // `spu-epyc`: CPU seconds that SPU 0.9.5 takes for both parties, by least squares over ten
 // operations (mean error 8 %, worst 18 %; benchmarks/results/spu_rates_amd_epyc_202611.md), on
-// AMD EPYC (Zen 5) at 2.6 GHz. Spread over threads without any loss.
+// AMD EPYC (Zen 5) at 2.6 GHz. Spread over threads without any loss. The two rates of protocols
+// without ciphertexts are of a busy AMD EPYC (Zen 4), over 18 lines of SEMI2K and ABY3 (mean error
+// 23 %, worst 75 %; benchmarks/results/share_rates_amd_epyc_202611.md).
 constexpr ComputeProfile kSpuEpyc{.ct_pt_product_seconds = 583e-6,
                                   .embedding_product_seconds = 583e-6,
                                   .automorphism_seconds = 2.14e-3,
                                   .elementwise_ciphertext_seconds = 7.61e-3,
-                                  .ot_seconds = 74.6e-9};
+                                  .ot_seconds = 74.6e-9,
+                                  .share_byte_seconds = 8.46e-9,
+                                  .ring_product_seconds = 1.209e-9};
 
 constexpr std::array kComputers{
     Named<ComputeProfile>{"paper-testbed",
@@ -86,8 +92,10 @@ constexpr std::array kComputers{
                           "network of that name"},
     Named<ComputeProfile>{"spu-epyc", kSpuEpyc,
                           "measured: SPU 0.9.5 on one core of an AMD EPYC (Zen 5), ten operations "
-                          "to 18 %; threads share work without loss, which is assumed"},
-    Named<ComputeProfile>{"none", {32, 0, 0, 0, 0, 0, 0, 1}, "assumed: computing takes no time"},
+                          "to 18 %, those on shares alone (Zen 4) to 75 %, 23 % in the mean; "
+                          "threads share work without loss, which is assumed"},
+    Named<ComputeProfile>{
+        "none", {32, 0, 0, 0, 0, 0, 0, 0, 0, 1}, "assumed: computing takes no time"},
 };
 
 template <class Entries>

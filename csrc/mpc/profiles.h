@@ -38,7 +38,9 @@ struct ComputeProfile {
   double automorphism_seconds = 0;
   double elementwise_ciphertext_seconds = 0;
   double ot_seconds = 32 * 46.7e-9;
-  double client_slowdown = 1;  // the client's seconds over the server's
+  double share_byte_seconds = 0;    // without ciphertexts: for each byte that the party sends
+  double ring_product_seconds = 0;  // and each multiplication of its matrix products
+  double client_slowdown = 1;       // the client's seconds over the server's
 
   bool operator==(const ComputeProfile&) const = default;
 };

@@ -46,6 +46,7 @@ struct Stack {
   bool broadcast_reciprocal = true;  // one reciprocal per softmax row, else one per element
   bool cached_weights = false;       // SEMI2K: only the first pass opens them under their masks
   std::int64_t largest_product = 0;  // weights of it; larger ones are sliced; 0: none is
+  std::int64_t softmax_steps = 0;    // of SHAFT's constant-round softmax; 0: by exp
 
   // Optimizations by the network's owner.
   bool client_one_hot = false;      // the client makes its one-hot rows itself
@@ -64,6 +65,7 @@ struct Stack {
   bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference
   std::int64_t comparison_bits = 64;  // width of the comparisons in ReLU, clamps and maxima
   bool argmax_ties = true;            // the first of equal maxima, else any of them
+  bool truncations = true;            // are counted; else they are free, a bound
 
   // The counts.
   bool argmax = true;  // of one row of logits

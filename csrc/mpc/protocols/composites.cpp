@@ -113,6 +113,15 @@ Cost reciprocal_of_positive(const Stack& stack, std::int64_t elements) {
          sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements);
 }
 
+// SHAFT (NDSS 2025; approximations.py of its repository, method "ode"): x cut to [-4, 12] by two
+// ReLU side by side, a step's share of it, and so many times y += (x - sum(x y)) y. The first y is
+// 1 / S, which is public, so that its two products are truncations alone.
+Cost constant_round_softmax(const Stack& stack, std::int64_t live) {
+  const Cost step = sequential(scaled_product(stack, live), 2);
+  return relu(stack, 2 * live) + sequential(truncation(stack, live), 3) +
+         sequential(step, static_cast<double>(stack.softmax_steps - 1));
+}
+
 // x / 2 (1 + erf(x / sqrt(2))): two products with public numbers, which end in a truncation.
 Cost erf_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(truncation(stack, elements), 2) + error_function(stack, elements) +
@@ -195,6 +204,7 @@ Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
 }
 
 Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
+  if (stack.softmax_steps > 0) return constant_round_softmax(stack, shape.live);
   Cost cost;
   if (!stack.static_max) {
     cost += row_maximum(stack, shape);

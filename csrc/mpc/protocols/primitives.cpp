@@ -3,6 +3,7 @@
 namespace aero::mpc {
 
 Cost truncation(const Stack& stack, std::int64_t elements, std::int64_t bits) {
+  if (!stack.truncations) return {};
   if (const ShareProtocol* shares = share_protocol(stack)) return shares->truncation(elements);
   return truncation(elements, bits);
 }

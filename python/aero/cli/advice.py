@@ -203,8 +203,6 @@ def _winners_text(
                 f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
                 for c in crossings
             ),
-            "note: seconds of spu-semi2k and spu-aby3 are those of bytes and rounds; their "
-            "arithmetic has no rate",
             "note: memory is the shares of the weights alone; ciphertexts of one product "
             "can take many times that",
             f"note: dollars by {table['source']}",

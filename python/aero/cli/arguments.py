@@ -54,7 +54,10 @@ Label = Annotated[
     ),
 ]
 Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
-Context = Annotated[int, typer.Option(help="T, tokens.", min=1, max=1 << 24)]
+Context = Annotated[
+    int | None,
+    typer.Option(help="T, tokens; default: 128, or all of a shorter model.", min=1, max=1 << 24),
+]
 Vocabulary = Annotated[
     int | None, typer.Option(help="V, tokens it knows; default: the preset's.", min=1, max=1 << 28)
 ]

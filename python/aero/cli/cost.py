@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +30,7 @@ from aero.cli.arguments import (
     settings,
     write,
 )
-from aero.cli.errors import one_line_errors
+from aero.cli.errors import note, one_line_errors
 
 if TYPE_CHECKING:
     from aero.mpc import CostReport
@@ -42,7 +42,7 @@ cost = typer.Typer(help="Prices one private forward pass.", no_args_is_help=True
 def show(
     label: Label,
     model: Model = "gpt2",
-    context_length: Context = 128,
+    context_length: Context = None,
     vocab_size: Vocabulary = None,
     stack: StackName = "spu-2024",
     set_: Settings = None,
@@ -62,6 +62,9 @@ def show(
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
         as_dict = functools.partial(found.to_dict, network, compute)
         put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
+        _advise_padding(
+            found, lambda length: _report(label, model, length, vocab_size, stack, settings(set_))
+        )
 
 
 @cost.command(epilog="Example: aero cost compare SM+LN+G SM+FN+R --context-length 512")
@@ -69,7 +72,7 @@ def compare(
     first: Label,
     second: Annotated[str, typer.Argument(help="The one to compare with it, alike.")],
     model: Model = "gpt2",
-    context_length: Context = 128,
+    context_length: Context = None,
     vocab_size: Vocabulary = None,
     stack: StackName = "spu-2024",
     set_: Settings = None,
@@ -102,7 +105,7 @@ def compare(
 def schedule(
     label: Label,
     model: Model = "gpt2",
-    context_length: Context = 128,
+    context_length: Context = None,
     vocab_size: Vocabulary = None,
     stack: StackName = "spu-2024",
     set_: Settings = None,
@@ -201,10 +204,23 @@ def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
             raise ValueError(f"--what-if must be PART=TIMES, got {text!r}") from None
 
 
+def _advise_padding(found: CostReport, price: Callable[[int], CostReport]) -> None:
+    """Says, beside the output, at which longer context a pass sends less."""
+    from aero.mpc.advice import cheaper_length
+
+    padded = cheaper_length(found, price)
+    if padded is not None:
+        length, saved = padded
+        note(
+            f"advice: pad T to {length}: {100 * saved:.1f} % fewer bytes, as its ciphertexts are "
+            "full"
+        )
+
+
 def _report(
     label: str,
     model: str,
-    context_length: int,
+    context_length: int | None,
     vocab_size: int | None,
     stack: str,
     fields: dict[str, Any],

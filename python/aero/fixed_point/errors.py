@@ -95,9 +95,9 @@ class Approximations:
                 `seed`. Fields that only change costs change nothing.
 
         Raises:
-            ValueError: an unknown stack or field, a value out of its range, the exact GELU, or
-                `static_max`: what the static bound of the scores would be is up to the network's
-                owner.
+            ValueError: an unknown stack or field, a value out of its range, the exact GELU, other
+                fields that are priced only, or `static_max`: what the static bound of the scores
+                would be is up to the network's owner.
         """
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
         try:
@@ -105,6 +105,11 @@ class Approximations:
             values = stack_description(stack).with_fields(plain.items()).fields
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
+        for name, plain in (("softmax_steps", 0), ("truncations", True)):
+            if values[name] != plain:
+                raise ValueError(
+                    f"fixed point: {name} is priced only and must be {plain}, got {values[name]}"
+                )
         if values["static_max"]:
             raise ValueError(
                 "fixed point: static_max needs a bound of the scores and is not simulated"

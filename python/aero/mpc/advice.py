@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from aero.mpc.changes import (
     NONE,
     TRAINING,
     Change,
+    attention_changes,
     described_changes,
     run_changes,
     spec_changes,
@@ -171,13 +172,13 @@ def advise(
     )  # fmt: skip
     together: dict[str, FieldValue] = {}
     for one in kept:
-        if one.change.fields and one.change.effect != TRAINING:
+        if one.change.fields and one.change.runs and one.change.effect != TRAINING:
             together |= one.change.fields
     as_it_is = price(Change("all settings of the run", NONE, together)) or own
     networks = [
         one
         for row in kept
-        if row.change.network is not None
+        if row.change.label  # that a command takes
         and (one := price(replace(row.change, fields=together))) is not None
     ]
     best = min(networks, key=lambda one: one.seconds, default=None)
@@ -186,6 +187,32 @@ def advise(
         own.report, own.seconds, network, tuple(kept), as_it_is, trained,
         share_bytes(source, stack),
     )  # fmt: skip
+
+
+def _padded(length: int) -> list[int]:
+    """Lengths a little above whose ciphertexts may be fuller."""
+    rounded = {-(-length // pad) * pad for pad in _PADS} - {length}
+    return sorted(keys for keys in rounded if keys < 1.125 * length)
+
+
+def cheaper_length(
+    report: CostReport, price: Callable[[int], CostReport]
+) -> tuple[int, float] | None:
+    """The longer context whose pass sends fewest bytes, and the share that it saves.
+
+    Args:
+        report: Of the pass as it is.
+        price: Of the same pass over so many tokens.
+
+    Returns:
+        None where none is cheaper, or the network has one length.
+    """
+    try:
+        found = [(price(keys).comm_bytes, keys) for keys in _padded(report.sizes["context_length"])]
+    except ValueError:  # a model of pictures, whose length is its own
+        return None
+    sent, keys = min(found, default=(report.comm_bytes, 0))
+    return (keys, 1 - sent / report.comm_bytes) if sent < report.comm_bytes else None
 
 
 def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, Any]:
@@ -201,8 +228,14 @@ def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, 
 
 
 def _changes(source: Any, stack: str, length: int) -> list[Change]:
-    of_network = spec_changes if isinstance(source, ArchitectureSpec) else described_changes
-    changes = [*run_changes(), *of_network(source)]
+    if isinstance(source, ArchitectureSpec):
+        networks, described = (
+            spec_changes(source),
+            {"label": source.label, **described_spec(source)},
+        )
+    else:
+        networks, described = described_changes(source), source
+    changes = [*run_changes(), *networks, *attention_changes(described, length)]
     changes += [
         Change(f"{name} ({stack_description(name).trust})", "none; other parties are trusted",
                stack=name)
@@ -213,10 +246,7 @@ def _changes(source: Any, stack: str, length: int) -> list[Change]:
             Change(f"{length // 2} instead of {length} tokens", "of a shorter prompt",
                    keys=length // 2)
         )  # fmt: skip
-    padded = {-(-length // pad) * pad for pad in _PADS} - {length}
-    changes += [
-        Change(f"pad T to {keys}", keys=keys) for keys in sorted(padded) if keys < 1.125 * length
-    ]
+    changes += [Change(f"pad T to {keys}", keys=keys) for keys in _padded(length)]
     changes += [
         Change("ten times the bandwidth", link=(10.0, 1.0)),
         Change("a tenth of the round trip", link=(1.0, 0.1)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.mpc.attention_changes import fewer_key_heads, in_windows, key_heads_of, windows_of
 from aero.mpc.cost import FieldValue
 from aero.mpc.optimization import optimizations
 
@@ -20,6 +21,20 @@ _RUN_FIELDS = (
     "client_one_hot", "private_weights", "last_token_head", "fold_score_scale",
     "one_bit_product_error", "exp_squarings=5",
 )  # fmt: skip
+_LEAST_WINDOW = 8
+# What other systems compute, and no private run here: title, how far it is off, fields.
+_ELSEWHERE: tuple[tuple[str, str, dict[str, FieldValue]], ...] = (
+    (
+        "SHAFT's constant-round softmax: 16 steps of two products, without maximum and exp",
+        "softmax error up to 0.09 on N(0,1) scores of 128 keys, 0.05 with 32 steps",
+        {"softmax_steps": 16},
+    ),
+    (
+        "no truncation at all: the most that TruncFormer, which leaves some out, can save",
+        "last bits, as long as nothing overflows; a bound that no program reaches",
+        {"truncations": False},
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class Change:
         stack: Instead of the given one.
         keys: T, instead of the given one.
         link: Factors of bandwidth and round trip.
+        runs: `aero private` has it.
     """
 
     name: str
@@ -45,15 +61,19 @@ class Change:
     stack: str = ""
     keys: int = 0
     link: tuple[float, float] = (1.0, 1.0)
+    runs: bool = True
 
 
 def run_changes() -> Iterator[Change]:
-    """Settings that `aero private run --set` takes."""
+    """Settings that `aero private run --set` takes, and what others compute instead."""
     for one in optimizations():
         if one.name in _RUN_FIELDS:
             fields = {name: value for name, value in one.fields.items() if name in one.name}
             exact = one.changes.startswith("no")
             yield Change(one.title, NONE if exact else f"approximate: {one.changes}", fields)
+    for title, off, others in _ELSEWHERE:
+        effect = f"approximate: {off}; no run of `aero private`"
+        yield Change(title, effect, others, runs=False)
     yield Change(
         "the client finds the next token itself", "none; the client sees its logits",
         {"argmax": False},
@@ -79,8 +99,30 @@ def spec_changes(spec: ArchitectureSpec) -> Iterator[Change]:
             made = spec.replace(**fields)
         except ValueError:  # not a network of this family
             continue
-        if made != spec:
-            yield Change(name, TRAINING, network=made, label=made.label)
+        if made != spec:  # a label says nothing of the number of heads
+            label = made.label if made.num_heads == spec.num_heads else ""
+            yield Change(name, TRAINING, network=made, label=label)
+
+
+def attention_changes(description: Mapping[str, Any], length: int) -> Iterator[Change]:
+    """Key heads for several query heads, and windows of the last keys, over T = `length`."""
+    heads = key_heads_of(description)
+    for to in sorted({count // 2 for count in heads if count % 2 == 0} | {1}, reverse=True):
+        made = fewer_key_heads(description, to) if len(heads) == 1 else None
+        if made is not None:
+            named = "one key head" if to == 1 else f"{to} key heads"
+            yield Change(f"{named} instead of {max(heads)}", TRAINING, network=made)
+    in_blocks = "; a program that computes them block by block"
+    for window in sorted(windows_of(description) - {0}):
+        made = in_windows(description, length, window, own=True)
+        if made is not None:
+            yield Change(
+                f"no scores outside the window of {window}", NONE + in_blocks, network=made
+            )
+    for window in (length // 4, length // 8):
+        made = in_windows(description, length, window) if window >= _LEAST_WINDOW else None
+        if made is not None:
+            yield Change(f"a window of {window} tokens", TRAINING + in_blocks, network=made)
 
 
 def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:

@@ -127,7 +127,7 @@ class Latency:
     @cached_property
     def by_layer(self) -> tuple[Duration, ...]:
         """The sum per layer; with `outside_layers` they make the total."""
-        layers = 1 + max(o.layer for o in self.priced if o.layer is not None)
+        layers = 1 + max((o.layer for o in self.priced if o.layer is not None), default=-1)
         return tuple(self._where("layer", layer) for layer in range(layers))
 
     @cached_property

@@ -68,6 +68,8 @@ class ComputeProfile:
         automorphism_seconds: For packing their responses.
         elementwise_ciphertext_seconds: One ciphertext of an elementwise product.
         ot_seconds: One oblivious transfer, at each party.
+        share_byte_seconds: Of protocols without ciphertexts, for each byte that a party sends.
+        ring_product_seconds: Of those, one multiplication of a matrix product.
         client_slowdown: The client's seconds over the server's; 0.001 to 1000.
         name: Its name in reports.
         source: Where the numbers come from.
@@ -88,6 +90,8 @@ class ComputeProfile:
     automorphism_seconds: float = 0.0
     elementwise_ciphertext_seconds: float = 0.0
     ot_seconds: float = 0.0
+    share_byte_seconds: float = 0.0
+    ring_product_seconds: float = 0.0
     client_slowdown: float = 1.0
     name: str = "custom"
     source: str = "given by the user"

@@ -14,7 +14,7 @@ from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.simulation import described_spec, network_and_fields
+from aero.mpc.simulation import described_spec, network_and_fields, simulate
 from aero.reading import checked, parse_yaml, read_yaml
 
 _DOLLARS = {
@@ -56,10 +56,14 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
         network, _ = network_and_fields(
             given, model, **sizes, stack=stack_description(stack), overrides={}
         )
-        tokens = 2 if network.causal else 1
-        made = simulate_generation(
-            given, new_tokens=tokens, stack=stack, **private_fields(stack) | keywords
-        )
+        later = None
+        if network.causal:
+            made = simulate_generation(
+                given, new_tokens=2, stack=stack, **private_fields(stack) | keywords
+            )
+            first, later = made.prefill, made.token_report(1)
+        else:  # an encoder, or a classifier: one pass
+            first = simulate(given, stack=stack, **keywords)
         operations = (
             described_spec(network.spec) if network.spec is not None
             else {"operations": network.core.operations}
@@ -67,8 +71,8 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
         trust = stack_description(stack).trust
         found.append(
             Passes(
-                stack, made.prefill, made.token_report(1) if tokens == 2 else None,
-                3 if "three parties" in trust else 2, share_bytes(operations, stack),
+                stack, first, later, 3 if "three parties" in trust else 2,
+                share_bytes(operations, stack),
             )
         )  # fmt: skip
     return found

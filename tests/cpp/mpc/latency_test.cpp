@@ -48,6 +48,17 @@ TEST(Latency, DirectionsAndPartiesCountForThemselves) {
   EXPECT_EQ(time.rounds, 1'500'000'000);
   EXPECT_EQ(time.alone(true), 15'000'000'000);
   EXPECT_EQ(time.alone(false), 16'000'000'000);
+  // Without ciphertexts: each party's own bytes, and the same products at both.
+  ComputeProfile on_shares{.threads = 2, .share_byte_seconds = 1e-6, .ring_product_seconds = 1e-3};
+  Cost shares;
+  shares.sent_bytes = {2e6, 4e6};
+  time = operation_time(shares, {.shares_alone = true, .ring_products = 1000}, network, on_shares);
+  EXPECT_EQ(time.compute[kClient], 1'500'000'000);
+  EXPECT_EQ(time.compute[kServer], 2'500'000'000);
+  EXPECT_EQ(operation_time(shares, {}, network, on_shares).compute_alone(), 0);
+  EXPECT_EQ(placement(stack("spu-aby3"), HeadProduct{12, {128, 64, 32}}).ring_products,
+            12 * 128 * 64 * 32);
+  EXPECT_FALSE(placement(Stack{}, HeadProduct{12, {128, 64, 32}}).shares_alone);
   time = operation_time(cost, {Evaluator::kServer, false}, network, compute);
   EXPECT_EQ(time.compute[kServer], 11'000'000'000);
   EXPECT_EQ(time.compute[kClient], 2'000'000'000);

@@ -161,6 +161,7 @@ def test_what_has_no_price_is_listed_with_its_shape_and_its_calls() -> None:
         "no price: sort of 5x8, 1 call",
     ]
     assert "test_traced.py:" in listed[0] and "torch.sigmoid" in listed[0]
+    assert report.by_layer == report.latency().by_layer == ()
     products = [one for one in report.operations if one.shape == "5x8x8"]
     assert len(products) == 3
     assert any("1 public factor is" in note for note in report.notes)

@@ -49,8 +49,8 @@ _SHARES = ("spu-semi2k", "spu-aby3")
 
 # The question, which may gain fields, and words.
 _NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust", "lowerings")
-# Counts of protocols with more parties than two, absent where they are 0.
-_OTHERS = ("helper_bytes", "dealer_bytes")
+# Counts and rates of protocols without ciphertexts, absent where they are 0.
+_OTHERS = ("helper_bytes", "dealer_bytes", "share_byte_seconds", "ring_product_seconds")
 
 Case = tuple[str, str, dict[str, Any]]
 

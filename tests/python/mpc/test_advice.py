@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import aero
 from aero import mpc
 from aero.cli import app
 from aero.mpc.advice import advise, link_profile, share_bytes
+from aero.mpc.changes import run_changes
 from aero.mpc.generation import private_fields
 from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
 
@@ -150,3 +153,134 @@ def test_a_context_that_fills_its_ciphertexts_is_advised_where_it_is_cheaper() -
     assert "pad T to 128" not in {
         one.change.name for one in advise("SM+LN+G", LINK, context_length=100).rows
     }
+
+
+def test_a_key_head_for_several_query_heads_saves_what_a_grouped_model_saves(
+    tmp_path: Path,
+) -> None:
+    found = advise(LLAMA | {"num_key_value_heads": 4}, LINK, context_length=16)
+    rows = {one.change.name: one for one in found.rows}
+    for name, heads in (("2 key heads instead of 4", 2), ("one key head instead of 4", 1)):
+        grouped = mpc.simulate(
+            LLAMA | {"num_key_value_heads": heads}, stack="spu-0.9.5", context_length=16
+        )
+        assert rows[name].report.total == grouped.total
+        assert rows[name].change.effect == "needs training"
+    # Of a label too, whose baseline has as many key heads as others.
+    named = {one.change.name for one in advise("SM+LN+G", LINK, **TINY).rows}
+    assert "one key head instead of 2" in named
+
+
+def test_a_window_costs_blocks_of_queries_with_two_blocks_of_keys() -> None:
+    rows = {one.change.name: one for one in advise("SM+LN+G", LINK, context_length=128).rows}
+    row = rows["a window of 32 tokens"]
+    assert row.change.effect.startswith("needs training; a program")
+    own = mpc.simulate("SM+LN+G", stack="spu-0.9.5")
+    blocks = 12 * 4
+    expected = {
+        "QK": mpc.operation_cost("head_product", blocks, 32, 64, 64, stack="spu-0.9.5"),
+        "softmax": mpc.operation_cost("softmax", blocks * 32, 64, stack="spu-0.9.5"),
+        "PV": mpc.operation_cost("head_product", blocks, 32, 64, 64, stack="spu-0.9.5"),
+    }
+    for part, cost in expected.items():
+        found = row.report.by_kind[part].comm_bytes
+        assert found == pytest.approx(12 * cost.comm_bytes, abs=12)  # whole bytes of each layer
+    same = {*own.by_kind} - {*expected}
+    assert {name: row.report.by_kind[name] for name in same} == {
+        name: own.by_kind[name] for name in same
+    }
+
+
+def test_scores_outside_a_models_own_window_can_be_left_out_for_the_same_function() -> None:
+    windowed = LLAMA | {"model_type": "mistral", "sliding_window": 16}
+    found = advise(windowed, LINK, stack="spu-semi2k", context_length=64)
+    rows = {one.change.name: one for one in found.rows}
+    row = rows["no scores outside the window of 16"]
+    assert row.change.effect.startswith("none")
+    assert row.report.total == rows["a window of 16 tokens"].report.total
+    halved = row.report.by_kind["softmax"].comm_bytes / found.report.by_kind["softmax"].comm_bytes
+    assert 0.5 <= halved < 0.52  # two blocks of keys of four, and as many rows
+    plain = advise(LLAMA, LINK, stack="spu-semi2k", context_length=64)
+    assert not any("outside the window" in one.change.name for one in plain.rows)
+
+
+def test_shaft_and_truncformer_are_priced_with_what_they_do_and_not_run() -> None:
+    fields = {"context_length": 128, "num_layers": 1}
+    # It saves rounds, not bytes: on a slow way with a wide road.
+    found = advise("SM+LN+G", link_profile(300, 10000), **fields)
+    rows = {one.change.name: one for one in found.rows}
+    [steps] = [one for name, one in rows.items() if "SHAFT" in name]
+    [bound] = [one for name, one in rows.items() if "TruncFormer" in name]
+    for one in (steps, bound):
+        assert one.change.effect.startswith("approximate: ")
+        assert one.change.effect.endswith("no run of `aero private`")
+        assert not one.change.fields.keys() & found.as_it_is.change.fields.keys()
+    words = " ".join(found.commands("gpt2"))
+    assert "softmax_steps" not in words and "truncations" not in words
+    # 15 steps of two products, one of two truncations, two ReLU and a truncation for each score.
+    scores = 12 * 128 * 128
+    parts = {"product": 30, "relu": 2, "truncation": 33}
+    expected = sum(
+        times * mpc.operation_cost(name, scores, stack="spu-0.9.5").comm_bytes
+        for name, times in parts.items()
+    )
+    assert steps.report.by_kind["softmax"].comm_bytes == pytest.approx(expected, rel=1e-3)
+    # Constant rounds: a longer row waits no longer.
+    fields["context_length"] = 512
+    long = mpc.simulate("SM+LN+G", stack="spu-0.9.5", softmax_steps=16, **fields)
+    assert long.by_kind["softmax"].rounds == steps.report.by_kind["softmax"].rounds
+    assert bound.report.comm_bytes < found.report.comm_bytes
+    # Four bytes of each party for every number of a product's result, under SEMI2K.
+    own, free = (
+        mpc.operation_cost("weight_product", 9, 7, 5, stack="spu-semi2k", truncations=kept)
+        for kept in (True, False)
+    )
+    assert own.comm_bytes - free.comm_bytes == 8 * 9 * 5
+
+
+def test_the_error_of_the_constant_round_softmax_is_what_the_table_says() -> None:
+    random = np.random.default_rng(0)
+    scores = random.standard_normal((2000, 128))
+    exact = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    for steps, told in ((16, 0.09), (32, 0.05)):
+        x, y = np.clip(scores, -4, 12) / steps, np.full_like(scores, 1 / 128)
+        for _ in range(steps):
+            y = y + (x - (x * y).sum(-1, keepdims=True)) * y
+        worst = np.abs(y - exact).max()
+        assert 0.7 * told < worst < told
+        [row] = [one for one in run_changes() if "softmax_steps" in one.fields]
+        assert f"{told}" in row.effect
+
+
+@pytest.mark.parametrize("given", ["SM+LN+G", LLAMA])
+def test_the_last_lines_are_a_network_that_a_command_takes(given: Any) -> None:
+    found = advise(given, LINK, context_length=16, **({"model": "tiny"} if given != LLAMA else {}))
+    assert found.trained is not None
+    label = found.trained.change.label
+    expected = aero.ArchitectureSpec.from_label(label, model="tiny", context_length=16)
+    if given != LLAMA:  # all sizes are the label's and the model's
+        assert found.trained.report.spec == expected
+
+
+def test_show_says_at_which_length_the_bytes_fall() -> None:
+    own, padded = (mpc.simulate("SM+LN+G", stack="spu-0.9.5", context_length=T) for T in (63, 64))
+    done = CliRunner().invoke(
+        app, ["cost", "show", "SM+LN+G", "--stack", "spu-0.9.5", "--context-length", "63"]
+    )
+    saved = 100 * (1 - padded.comm_bytes / own.comm_bytes)
+    assert f"advice: pad T to 64: {saved:.1f} % fewer bytes" in done.stderr
+    assert "advice" not in done.stdout
+    plain = CliRunner().invoke(app, ["cost", "show", "SM+LN+G", "--context-length", "64"])
+    assert "advice" not in plain.stderr
+
+
+def test_commands_take_models_of_one_length_and_shorter_ones(tmp_path: Path) -> None:
+    picture = {
+        "model_type": "vit", "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 6,
+        "intermediate_size": 40, "image_size": 20, "patch_size": 5,
+    }  # fmt: skip
+    for config, length in ((picture, 17), (LLAMA, 64)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        for command in ("show", "advise", "where"):
+            found = json.loads(run(command, str(tmp_path), "--json"))
+            assert command != "show" or found["sizes"]["context_length"] == length

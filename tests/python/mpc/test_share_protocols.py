@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +107,49 @@ def test_every_price_names_the_lines_that_it_is_of() -> None:
 def test_what_only_ciphertexts_have_is_refused(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"simulate: {next(iter(field))} must be left alone"):
         mpc.simulate("SM+LN+G", model="tiny", stack="spu-aby3", **field)
+
+
+def test_shafts_softmax_sends_what_a_program_of_its_steps_sent() -> None:
+    # 32 rows of 128 scores in SPU 0.9.5, x cut by two ReLU, 16 steps from y = 1 / 128.
+    for stack, measured in (("spu-semi2k", 6_193_152), ("spu-aby3", 8_142_872)):
+        found = mpc.operation_cost("softmax", 32, 128, stack=stack, softmax_steps=16)
+        assert found.comm_bytes == pytest.approx(measured, abs=24)
+    found = mpc.operation_cost("softmax", 32, 128, stack="spu-0.9.5", softmax_steps=16)
+    assert found.comm_bytes == pytest.approx(39_482_992, rel=0.025)  # whole extensions of Ferret
+
+
+RATES = Path(mpc.__file__).parents[3] / "benchmarks/results/share_rates_amd_epyc_202611.json"
+
+
+def test_seconds_on_shares_are_bytes_and_products_at_two_measured_rates() -> None:
+    machine = mpc.compute_profile("spu-epyc", threads=1)
+    measured = json.loads(RATES.read_text())
+    rates = {name: getattr(machine, name) for name in measured["rates"]}
+    assert rates == pytest.approx(measured["rates"], rel=0.01)
+    # The table's misses are those of the profile.
+    misses = [
+        abs(
+            (row["sent_bytes"] * machine.share_byte_seconds
+             + row["products"] * machine.ring_product_seconds) / row["seconds"] - 1
+        )
+        for row in measured["rows"]
+    ]  # fmt: skip
+    assert max(misses) == pytest.approx(
+        max(abs(1 - row["ratio"]) for row in measured["rows"]), abs=0.02
+    )
+    for stack in ("spu-semi2k", "spu-aby3"):
+        report = mpc.simulate("SM+LN+G", stack=stack, num_layers=1, vocab_size=256)
+        latency = report.latency("lan-1gbps", machine)
+        place = [one.name for one in report.operations].index("FFN, in")
+        found, times = report.operations[place], latency.operation_times[place]
+        products = 128 * 768 * 3072
+        expected = (
+            found.cost.client_bytes * machine.share_byte_seconds
+            + products * machine.ring_product_seconds
+        )
+        assert times.compute_alone == pytest.approx(1e9 * expected, rel=1e-6)
+        assert latency.seconds > report.latency("lan-1gbps", "none").seconds
+        # Other machines have no such rates.
+        assert report.latency("lan-1gbps", "paper-testbed").seconds == (
+            report.latency("lan-1gbps", "none").seconds
+        )
