@@ -118,7 +118,7 @@ def page(machine: dict[str, Any], rows: list[dict[str, Any]], rates: dict[str, f
 
 
 def measure(protocol: str) -> list[dict[str, Any]]:
-    """In the private environment: bytes and seconds of each line."""
+    """Bytes and seconds of each line; in the private environment."""
     import jax
     import jax.numpy as jnp
     import numpy as np

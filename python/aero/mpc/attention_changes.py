@@ -95,7 +95,7 @@ def _next(operations: Operations, place: int, op: str) -> int | None:
 
 
 def _made(operations: Operations, place: int, value: str) -> int | None:
-    """Where a value is written that the operation at `place` reads."""
+    """The place where a value is written that the operation at `place` reads."""
     return next((n for n in range(place - 1, -1, -1) if operations[n]["output"] == value), None)
 
 
