@@ -128,7 +128,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def measure(folder: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """In the private environment: the passes with their bytes and seconds, and the memory."""
+    """The passes with bytes and seconds, and the memory, in the private environment."""
     import numpy as np
 
     from aero.network.files import read_network

@@ -56,7 +56,7 @@ def _linear(_: Operation, weights: Weights, __: PrivateSettings, x: Array) -> Ar
 
 
 def _slices(weight: Array) -> tuple[Array, ...]:
-    """Of a weight as `pieces` cuts it."""
+    """The slices of a weight, as `pieces` cuts it."""
     return weight if isinstance(weight, tuple) else (weight,)
 
 

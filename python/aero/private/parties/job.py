@@ -168,7 +168,7 @@ def _plain(read: Sequence[Any]) -> list[Any]:
 
 
 def _by_place(tokens: Sequence[Any], settings: PrivateSettings) -> list[Any]:
-    """Of one prompt its tokens, of several those of each place."""
+    """The tokens of one prompt; of several those of each place."""
     if not isinstance(tokens[0], Sequence):
         return [int(token) for token in tokens]
     check_batch(tokens, settings)
