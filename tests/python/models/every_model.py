@@ -265,6 +265,13 @@ left padding, over more tokens than a window sees, so that caches slide; the sta
 of fixed size. *refused*: an error says why. *unused*: no layer asks for its attention by name, as
 it has none or computes it with code of its own. *theirs*: transformers' own attention fails at this
 call.
+
+BLOOM, Falcon, GPT-Neo and MPT write their attention out in classes of their own, and no two of them
+alike: BLOOM adds its slopes in one product with the scores, Falcon has torch's attention beside two
+written forms, GPT-Neo has no scale and layers that see the latest tokens alone, MPT cuts its bias
+from a longer one. One adapter cannot stand for the four, and four would be copies of code that
+transformers changes, so each is refused. Falcon's calls of torch's attention run here with
+`aero.accelerate()`.
 """
 
 

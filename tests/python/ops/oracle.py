@@ -79,7 +79,7 @@ def attention_entropy(
     scores = torch.einsum("bhtd,bhsd->bhts", q, k[:, of_head])
     scores = scores * (head_dim**-0.5 if scale is None else scale)
     if softcap is not None:
-        scores = softcap * (1 - 2 / (1 + (2 * scores / softcap).exp()))
+        scores = softcap * (2 * torch.sigmoid(2 * scores / softcap) - 1)
     if bias is not None:
         scores = scores + bias
     positions = [
