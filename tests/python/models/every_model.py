@@ -270,8 +270,7 @@ BLOOM, Falcon, GPT-Neo and MPT write their attention out in classes of their own
 alike: BLOOM adds its slopes in one product with the scores, Falcon has torch's attention beside two
 written forms, GPT-Neo has no scale and layers that see the latest tokens alone, MPT cuts its bias
 from a longer one. One adapter cannot stand for the four, and four would be copies of code that
-transformers changes, so each is refused. Falcon's calls of torch's attention run here with
-`aero.accelerate()`.
+transformers changes, so each is refused.
 """
 
 
