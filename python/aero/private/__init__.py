@@ -1,4 +1,4 @@
-"""Exported networks run privately: between two parties, under SecretFlow SPU with Cheetah.
+"""Exported networks run privately: between two or three parties, under SecretFlow SPU.
 
 The computing parts import jax and spu, whose pins fit no environment with torch. They run as a
 child process of the functions here, in an environment of their own that `make private` sets up.
