@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 private = typer.Typer(
     name="private",
     no_args_is_help=True,
-    help="Runs trained networks privately, between two or three parties. `make private` sets it up.",
+    help="Runs trained networks between two or three parties. `make private` sets it up.",
 )
 
 _MOST_PROMPT_BYTES = 1 << 24
