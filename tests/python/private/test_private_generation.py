@@ -95,8 +95,7 @@ def test_each_token_costs_what_the_simulator_says(tmp_path: Path) -> None:
     folder = aero.export_weights(trained("SM+LN+G", context_length=128), tmp_path)
     described = read_network(folder).description
     prompt = [list(range(40))]
-    shorter = {"client_one_hot": True, "last_token_head": True}
-    for settings in ({}, shorter):
+    for settings in ({}, {"private_weights": True, **CHEAP}):  # the last is what commands choose
         [passes] = run([job(folder, [prompt, [[7]], [[9]], [[1, 2, 3, 4]]], **settings)])
         check(passes)
         length = 0
