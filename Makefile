@@ -17,7 +17,7 @@ BIN       := $(VENV)/bin
 PRIVATE_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 PRIVATE   := .venv-private
 # A network of `make demo` where there is one, else one that is trained for a minute.
-PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo/sm-scfuffn-seed*/model/config.json)) \
+PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo/sm-scfuffn-s4-seed*/model/config.json)) \
                runs/private/network/sm-scfuffn-seed0)
 NATIVE    := CMakeLists.txt pyproject.toml packaging/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake')
@@ -37,7 +37,10 @@ NATIVE_BUILD := build/native
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 ARM       := -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/cpp/aarch64_linux.cmake
-DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
+# Softmax-only networks gain most from the last tokens (S4) with one head, GPT-2's kind with four.
+DEMO_FOUR_HEADS := SM+LN+G SM+LN+G+S4 SM+FN+R+S4
+DEMO_ONE_HEAD   := SM+ScFuFFN+S4 "EReg(SM(t)+ScFuFFN+S4)"
+DEMO_SEEDS       = $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 
 # An editable install knows the Python files by name, so it is renewed when the list of them changes,
 # and with AERO_CUDA.
@@ -60,8 +63,9 @@ demo: AERO_CUDA := OFF # its networks train on the CPU
 # Where a wheel of dist, or of AERO_WHEELS, was built from these native sources, nothing is compiled.
 demo: FROM_WHEELS := $(or $(AERO_WHEELS),dist)
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (10 minutes)
-	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
-	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
+	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_FOUR_HEADS))
+	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_ONE_HEAD)) \
+	  --set model.num_heads=1
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
 
 # TARGET="front front_long" trains several; `.venv/bin/python -m benchmarks.paper --help` says what else it takes.
@@ -85,9 +89,9 @@ PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/pri
 TOKENS ?= 32
 LINKS  ?= tcp lan-1gbps wan-400mbps wan-100mbps
 private-bench: ## time private networks on an idle machine, after make demo and private (20 minutes)
-	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-ln-g-seed1 runs/demo/sm-scfuffn-seed1 --tokens $(TOKENS) \
+	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-ln-g-seed1 runs/demo/sm-scfuffn-s4-seed1 --tokens $(TOKENS) \
 	  $(addprefix --link ,$(LINKS)) --max-load 5 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
-	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-fn-r-seed1 runs/demo/ereg-sm-t-scfuffn-seed1 runs/demo/sm-fn-scfuffn-seed1 \
+	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-fn-r-s4-seed1 runs/demo/ereg-sm-t-scfuffn-s4-seed1 runs/demo/sm-ln-g-s4-seed1 \
 	  --tokens $(TOKENS) --link tcp --max-load 5 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
 
 test: $(VENV)/.tests ctest ## run the C++ and the Python tests

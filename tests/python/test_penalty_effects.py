@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .ledger_sources import claimed, penalty_tests
+from .ledger_sources import claimed, penalty_tests, said
 
 TOOLS = Path(__file__).parents[2] / "docs" / "tools"
 
@@ -37,11 +37,15 @@ def test_an_effect_and_its_interval_are_those_of_the_claim() -> None:
 def test_the_demos_effect_is_turned_to_the_same_side() -> None:
     import penalty_effects
 
-    (found,) = (e for e in penalty_effects.effects() if e.name == "the demo")
+    (found,) = (e for e in penalty_effects.effects() if e.name == "the demo without a convolution")
     # 0.5 % higher with the penalty, -3.5 to +4.7: without it 1 / 1.005 of that.
     ends = [100 * (1 / (1 + end / 100) - 1) for end in (0.54, 4.7, -3.5)]
     assert [found.effect, found.low, found.high] == pytest.approx(ends, abs=0.01)
     assert found.low < found.effect < found.high
+    (newer,) = (e for e in penalty_effects.effects() if e.name == "the demo")
+    ends = [said("demo", f"| SM+ScFuFFN+S4 | perplexity | {end}") for end in ("{} %", "… to {} %")]
+    turned = [100 * (1 / (1 + end / 100) - 1) for end in ends]
+    assert [newer.effect, newer.low] == pytest.approx(turned, abs=0.06)
 
 
 def test_the_picture_is_an_svg_that_names_every_row() -> None:

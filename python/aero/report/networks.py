@@ -84,12 +84,13 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
     ]
 
 
-def _reading_order(spec: ArchitectureSpec) -> tuple[bool, int, bool]:
-    """LayerNorm networks first, then without norm, then the others; plain before regularized."""
+def _reading_order(spec: ArchitectureSpec) -> tuple[bool, int, bool, bool]:
+    """LayerNorm networks first, then without norm, then the others; what adds to one after it."""
     norms = (
         "layer", "none", "foldable_channel", "foldable_scalar", "dynamic_tanh", "dynamic_erf"
     )  # fmt: skip
-    return spec.shaped_attention, norms.index(spec.norm), spec.entropy_regularized
+    added = spec.convolution != "none", spec.entropy_regularized
+    return spec.shaped_attention, norms.index(spec.norm), *added
 
 
 def _distinct_names(specs: Sequence[ArchitectureSpec]) -> list[str]:
