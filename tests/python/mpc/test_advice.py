@@ -57,7 +57,7 @@ def test_the_link_changes_seconds_and_no_byte() -> None:
 def test_it_ends_in_a_configuration_that_costs_what_it_says() -> None:
     found = advise("SM+LN+G", LINK, **TINY)
     assert found.trained is not None
-    fields = dict(found.trained.change.fields)
+    fields: dict[str, Any] = dict(found.trained.change.fields)
     assert {"client_one_hot", "last_token_head", "exp_squarings"} <= set(fields)
     again = mpc.simulate(found.trained.change.label, stack="spu-0.9.5", **TINY, **fields)
     assert again.total == found.trained.report.total
@@ -205,7 +205,7 @@ def test_scores_outside_a_models_own_window_can_be_left_out_for_the_same_functio
 
 
 def test_shaft_and_truncformer_are_priced_with_what_they_do_and_not_run() -> None:
-    fields = {"context_length": 128, "num_layers": 1}
+    fields: dict[str, Any] = {"context_length": 128, "num_layers": 1}
     # It saves rounds, not bytes: on a slow way with a wide road.
     found = advise("SM+LN+G", link_profile(300, 10000), **fields)
     rows = {one.change.name: one for one in found.rows}
@@ -254,7 +254,8 @@ def test_the_error_of_the_constant_round_softmax_is_what_the_table_says() -> Non
 
 @pytest.mark.parametrize("given", ["SM+LN+G", LLAMA])
 def test_the_last_lines_are_a_network_that_a_command_takes(given: Any) -> None:
-    found = advise(given, LINK, context_length=16, **({"model": "tiny"} if given != LLAMA else {}))
+    sizes: dict[str, Any] = {"context_length": 16} if given == LLAMA else TINY
+    found = advise(given, LINK, **sizes)
     assert found.trained is not None
     label = found.trained.change.label
     expected = aero.ArchitectureSpec.from_label(label, model="tiny", context_length=16)
