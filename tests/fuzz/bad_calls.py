@@ -57,6 +57,8 @@ def fits(call: Any, name: str, changed: Tensor, before: Tensor) -> bool:
         return shape[-1:] == tuple(before.shape[-1:])
     if name in ("q", "scores", "entropies") and len(shape) == 4:
         return True  # the others may fit these sizes too
+    if name == "v" and len(shape) == 4:  # of any width
+        return shape[:3] == tuple(before.shape[:3])
     if name in ("alpha", "beta"):
         return shape in ((), (1,))
     if name in ("temperature", "mask"):
@@ -84,6 +86,8 @@ def spoil(draw: Draw, call: Any) -> None:
         name = draw.choice(list(arguments))
         if change in ("whole numbers", "eight bits") and name in IS_CAST:
             return
+        if change == "eight bits" and name == "mask":
+            return  # numbers to add to the scores
         if change == "on meta" and len(arguments) == 1:
             return  # all of a call may lie there
         bad = CHANGES[change](draw, arguments[name])

@@ -171,7 +171,7 @@ def attention(
     groups = k.shape[1]
     per_group = q.shape[1] // groups if groups else 0
     k, v = (np.repeat(x, per_group, axis=1) for x in (k, v))
-    width, keys = q.shape[3], k.shape[2]
+    width, value_width, keys = q.shape[3], v.shape[3], k.shape[2]
     factor = scale / t
     abs_k, abs_q, abs_v = np.abs(k), np.abs(q), np.abs(v)
     size = np.abs(factor) * (abs_q @ abs_k.swapaxes(2, 3))
@@ -192,7 +192,7 @@ def attention(
         1 + abs_v.max(initial=0)
     )
     ds, ds_error = rows.score_gradient(
-        dp, dp_bar, (width + FEW) * u * dp_bar, delta_error,
+        dp, dp_bar, (value_width + FEW) * u * dp_bar, delta_error,
         dentropy[..., None], dlogsumexp[..., None],
     )  # fmt: skip
     weighted = np.abs(factor) * ds_error + precision.tiny * np.maximum(1, np.abs(factor))

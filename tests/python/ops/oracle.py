@@ -62,9 +62,11 @@ def attention_entropy(
     sinks: Tensor | None = None,
     factor: Tensor | None = None,
     starts: Sequence[Sequence[int]] | None = None,
+    return_max_logits: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q [B, H, T, D], k and v [B, G, S, D] -> out [B, H, T, D], entropy and logsumexp [B, H, T].
+    """q [B, H, T, D], k [B, G, S, D], v [B, G, S, Dv] -> out [B, H, T, Dv], entropy and logsumexp.
 
+    `scaled_scores` judges what `return_max_logits` asks for.
     `factor` [B, H, T, S] is what dropout multiplies weights by, and `starts` are of the queries and
     of the keys of packed sequences.
     """
@@ -74,7 +76,7 @@ def attention_entropy(
         return _packed(q, k, v, temperature, factor, starts, options)
     (_, heads, _, head_dim), groups = q.shape, k.shape[1]
     if heads == 0:
-        return q * 1, q.sum(-1), q.sum(-1)
+        return q.sum(-1, True) * v.new_ones(v.shape[-1]), q.sum(-1), q.sum(-1)
     of_head = torch.arange(heads) // (heads // groups)  # head h reads key head h // (H / G)
     scores = torch.einsum("bhtd,bhsd->bhts", q, k[:, of_head])
     scores = scores * (head_dim**-0.5 if scale is None else scale)
@@ -133,6 +135,27 @@ def _packed(
         found.append(attention_entropy(*one, temperature=t, factor=own, **options))
     out, entropy, logsumexp = (torch.cat(each, 2) for each in zip(*found, strict=True))
     return out, entropy, logsumexp
+
+
+def scaled_scores(
+    tensors: Mapping[str, Tensor], options: Mapping[str, Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Plain scores over temperatures [B, H, T, S], -inf where hidden; the size of their
+    terms, and of those of the products alone."""
+    q, k = tensors["q"].double(), tensors["k"].double()
+    of_head = torch.arange(q.shape[1]) // max(q.shape[1] // max(k.shape[1], 1), 1)
+    scale = options.get("scale")
+    factor = q.shape[3] ** -0.5 if scale is None else scale
+    keys = k[:, of_head] if q.shape[1] else k.new_zeros(*q.shape[:2], *k.shape[2:])
+    scores = torch.einsum("bhtd,bhsd->bhts", q, keys) * factor
+    products = torch.einsum("bhtd,bhsd->bhts", q.abs(), keys.abs())
+    visible = visible_keys(scores.shape, options["mask"], options["is_causal"])
+    t = tensors.get("temperature")
+    rows = of_rows(None if t is None else t.detach().double(), scores)
+    hidden = ~visible.expand(scores.shape)
+    size = (products * abs(factor) / rows.abs()).masked_fill(hidden, 0)
+    size = size + torch.finfo(torch.float32).tiny
+    return (scores / rows).masked_fill(hidden, -math.inf), size, products
 
 
 def _with_sink(
