@@ -22,19 +22,16 @@
 
 # %%
 import math
-import os
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from aero import analysis
-from aero.ops import attention_entropy
+import aero
 
-FAST = os.environ.get("AERO_FAST", "").split()  # settings of the tests, which run every cell
-plt.rcParams.update(analysis.FIGURE_STYLE)
+plt.rcParams.update(aero.analysis.FIGURE_STYLE)
 torch.manual_seed(0)
-torch.set_num_threads(1)
+
 # %% [markdown]
 # ## The number
 #
@@ -51,7 +48,7 @@ T, width = 64, 32
 q, k = torch.randn(2, 1, 1, T, width)
 fig, axes = plt.subplots(1, 3, figsize=(8.5, 3.1))
 for panel, (t, name) in zip(axes, [(0.1, "collapse"), (1.0, "between"), (10.0, "overload")]):
-    _, entropy, _ = attention_entropy(q, k, k, temperature=torch.tensor(t), is_causal=True)
+    _, entropy, _ = aero.ops.attention_entropy(q, k, k, temperature=torch.tensor(t), is_causal=True)
     scores = (q @ k.mT / math.sqrt(width) / t)[0, 0]
     weights = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf).softmax(-1)
     panel.imshow(weights.sqrt(), cmap="viridis", vmin=0, vmax=1)
@@ -82,8 +79,8 @@ with torch.no_grad():
     keys, queries = torch.zeros(1, repeats, n, 16), torch.zeros(1, repeats, len(sigma), 16)
     keys[..., 0] = torch.randn(1, repeats, n)
     queries[..., 0] = sigma
-    _, gaussian, _ = attention_entropy(queries, keys, keys, scale=1.0)
-    _, uniform, _ = attention_entropy(0 * q, k, k, is_causal=True)
+    _, gaussian, _ = aero.ops.attention_entropy(queries, keys, keys, scale=1.0)
+    _, uniform, _ = aero.ops.attention_entropy(0 * q, k, k, is_causal=True)
 
 fig, axes = plt.subplots(1, 2, figsize=(8.5, 3.1))
 axes[0].plot(uniform[0, 0], linewidth=4, alpha=0.4, label="operator, all scores equal")
@@ -118,20 +115,16 @@ plt.show()
 # | `SM+ScFuFFN` | yes | no | one linear layer with learned scales |
 
 # %%
-from IPython.display import Markdown, display
-
-from aero.report import read_run
-from aero.tables import markdown_table
-from aero.train import load_recipe, plan_runs, train_runs
-
 LABELS = ["SM+LN+G", "SM+G", "SM+R", "SM", "SM+ScFuFFN"]
-recipe = load_recipe("demo", config="bytes.yaml", settings=FAST)
-plan = plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
+recipe = aero.train.load_recipe("demo", config="bytes.yaml")
+plan = aero.train.plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
 # After an interruption the next call continues; finished runs are reused.
-train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
-runs = {run.label: read_run(run.folder.path) for run in plan}
-rows = [(f"`{label}`", f"{run.evaluation.perplexity:.2f}") for label, run in runs.items()]
-display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
+aero.train.train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
+runs = {run.label: aero.report.read_run(run.folder.path) for run in plan}
+
+# %%
+for label, run in runs.items():
+    print(f"{label:10}  perplexity per byte {run.evaluation.perplexity:.2f}")
 
 # %% [markdown]
 # ### What the heads do
@@ -139,39 +132,33 @@ display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=
 # All panels share one scale: the share of the entropy that a causal head can reach, row by row, from 0 to 1. A head that looks at everything alike is yellow. Dark heads look at a single token.
 
 # %% tags=["gallery=entropy_without_nonlinearities"]
-from aero.analysis.figures.drawing import entropy_colors
-
 context = recipe.model.context_length
 heads = {label: np.array(run.analysis.values.head_entropy) for label, run in runs.items()}
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     reached = run.analysis.values.head_entropy_normalized_visible
-    analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
+    aero.analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
+fig.colorbar(panel.collections[0], ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %% [markdown]
-# Three things stand out. All five start as published, with embeddings of 0.02 ([another start](../docs/explanation/start.md)). Without LayerNorm the *early* layers then stay at the most that they can reach: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. In `SM+ScFuFFN`, whose FFN is one layer with learned scales, the last layer does not collapse, and the early ones are overloaded too.
+# All five start as published, with embeddings of 0.02 ([another start](../docs/explanation/start.md)). Without LayerNorm the *early* layers then stay at the most that they can reach: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. In `SM+ScFuFFN`, whose FFN is one layer with learned scales, the last layer does not collapse, and the early ones are overloaded too.
 #
 # ### Two patterns of each network
 #
 # An entropy summarizes a matrix of attention weights. Here are the heads of least and of most entropy, of the baseline and of the softmax-only network, on the first 64 bytes of held-out text. Brighter cells have more weight.
 
 # %%
-from aero import AeroForCausalLM
-from aero.models.row_entropies import attention_maps
-from aero.train import prepare_data
-
-data = prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=context)
+data = aero.train.prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=context)
 text = torch.from_numpy(data.validation[:64].astype(np.int64)).view(1, 64)
 fig, axes = plt.subplots(1, 4, figsize=(11, 3.1), sharey=True)
 for pair, label in zip(axes.reshape(2, 2), ["SM+LN+G", "SM+ScFuFFN"]):
-    model = AeroForCausalLM.from_pretrained(runs[label].folder / "model")
-    maps = attention_maps(model, text)[:, 0]  # [L, H, T, T]
+    model = aero.AeroForCausalLM.from_pretrained(runs[label].folder / "model")
+    maps = aero.entropies(model, text, attention_maps=True).attention_maps  # per layer [1, H, T, T]
     for panel, flat in zip(pair, (heads[label].argmin(), heads[label].argmax())):
         layer, head = np.unravel_index(flat, heads[label].shape)
-        panel.imshow(maps[layer, head].sqrt(), cmap="viridis", vmin=0, vmax=1)
+        panel.imshow(maps[layer][0, head].sqrt(), cmap="viridis", vmin=0, vmax=1)
         nats = heads[label][layer, head]
         panel.set_title(f"{label}\nlayer {layer}, head {head}: {nats:.2f} nats", fontsize="medium")
         panel.set_xlabel("key")
@@ -183,7 +170,6 @@ plt.show()
 #
 # ### Quarters
 #
-#
 # The paper sorts heads into quarters of $[0, \max]$: the first quarter is collapse, the last is overload. Its $\max$ is the largest head entropy observed; $\log T$ is the same for all networks, so that is what we take here.
 
 # %%
@@ -192,7 +178,7 @@ shares = {
     for label, entropy in heads.items()
 }
 fig, axes = plt.subplots(figsize=(8.5, 2.6))
-analysis.plot_quarter_shares(shares, axes=axes)
+aero.analysis.plot_quarter_shares(shares, axes=axes)
 axes.legend(ncols=4, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.25))
 plt.show()
 
@@ -202,16 +188,14 @@ plt.show()
 # Every network starts with uniform heads, because random scores are small. The dotted line is $\log T$. With LayerNorm all layers come down early: the heads specialise. Without it the first two layers never leave the start.
 
 # %%
-from aero.analysis.figures.drawing import layer_colors
-
-fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
+fig, axes = plt.subplots(1, 5, figsize=(11, 2.8), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics.entropy
     history = np.mean([line.head_entropy for line in lines], axis=2)
     steps = [line.step for line in lines]
-    analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
+    aero.analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 plt.show()
 
 # %% [markdown]
@@ -225,12 +209,12 @@ position = np.arange(1, context)
 for panel, label in zip(axes, ["SM+LN+G", "SM+ScFuFFN"]):
     by_position = runs[label].analysis.arrays["entropy_by_position"]  # [L, H, T]
     share = by_position[:, :, 1:] / np.log(position + 1)
-    colors = layer_colors(4).to_rgba(range(4))
-    for layer, color in enumerate(colors):
-        panel.plot(position, share[layer].T, color=color, linewidth=0.8, alpha=0.8)
+    for layer, color in enumerate(plt.cm.plasma(np.linspace(0, 0.88, len(share)))):
+        lines = panel.plot(position, share[layer].T, color=color, linewidth=0.8, alpha=0.8)
+        lines[0].set_label(f"layer {layer}")
     panel.set(title=label, xlabel="query position i", ylim=(0, 1.02))
 axes[0].set_ylabel("entropy / log(i + 1)")
-fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()
 
 # %% [markdown]
@@ -239,13 +223,10 @@ plt.show()
 # We turn the knob by hand. The trained baseline gets a temperature on every head, which changes nothing at $t = 1$. Then we sharpen or flatten all heads together, without retraining.
 
 # %%
-import aero
-from aero.train.runs.run_results import validation_measure
-
-measure = validation_measure(data, max_tokens=4096 if FAST else 32_768)
 baseline = aero.AeroForCausalLM.from_pretrained(runs["SM+LN+G"].folder / "model")
 network = aero.convert(baseline, "SM(t)+LN+G")
-tokens = torch.from_numpy(data.validation[: 8 * context].astype(np.int64)).view(8, context)
+windows = torch.from_numpy(data.validation.astype(np.int64)).unfold(0, context, context)
+tokens = windows[:: len(windows) // 64][:64]  # from all of the held-out text
 
 temperatures = [0.1, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 10.0]
 perplexity, mean_entropy = [], []
@@ -254,8 +235,8 @@ for t in temperatures:
         for name, parameter in network.named_parameters():
             if "temperature" in name:
                 parameter.fill_(t)
-    perplexity.append(math.exp(measure(network)))
-    mean_entropy.append(float(aero.entropies(network, tokens).summary().head_entropy.mean()))
+        perplexity.append(network(tokens, labels=tokens).loss.exp().item())
+    mean_entropy.append(float(aero.entropies(network, tokens[:8]).summary().head_entropy.mean()))
 
 fig, axes = plt.subplots(1, 2, figsize=(8.5, 3))
 axes[0].plot(temperatures, mean_entropy, "o-")
@@ -276,7 +257,7 @@ plt.show()
 # ## Conclusion
 #
 # - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
-# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have more perplexity here.
+# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have a higher perplexity here.
 # - Without retraining, every change of the temperature by hand, in either direction, raises the perplexity. That says nothing yet about steering the entropy during training, which the next notebook does.
 #
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.

@@ -101,7 +101,7 @@ TICS = {
     r"\bstands? (?:apart|there|out|in `)": "is",
     r"\blies? (?:above|below|far)\b": "exceeds, is lower, differs",
 }
-PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("notebooks/*_*.py"))]
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib.util
+import inspect
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
 import pytest
+import yaml
+
+import aero
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -89,6 +93,34 @@ def test_a_committed_notebook_can_be_read_without_running_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_imports_aero_alone_and_types_public_names(name: str) -> None:
+    tree = ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert all(not alias.name.startswith("aero.") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # The paper's tables are a module that nothing exports.
+            is_ours = str(node.module).split(".")[0] == "aero"
+            assert not is_ours or ast.unparse(node) == "from aero import paper", ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "aero":
+                assert node.attr in aero.__all__, ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value).startswith("aero."):
+            package = getattr(aero, ast.unparse(node.value).removeprefix("aero."), None)
+            if inspect.ismodule(package):
+                assert node.attr in package.__all__, ast.unparse(node)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_begins_with_one_number_and_few_lines_of_set_up(name: str) -> None:
+    cells = jupytext.read(FOLDER / f"{name}.py").cells
+    assert cells[0].source.count("**The number.**") == 1
+    first = next(cell for cell in cells if cell.cell_type == "code").source
+    lines = [line for line in first.splitlines() if line and "import " not in line]
+    assert name[0] == "5" or len(lines) <= 5, first  # the fifth loads its models there
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_committed_notebook_is_below_one_megabyte(name: str) -> None:
     assert (FOLDER / f"{name}.ipynb").stat().st_size < 1_000_000
 
@@ -97,14 +129,14 @@ def test_a_committed_notebook_is_below_one_megabyte(name: str) -> None:
 def test_a_notebook_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    less = {
-        "data.source": Path(asyncio.__file__).parent, "training.tokens": 8192,
-        "evaluation.final_tokens": 4096, "logging.entropy_every_steps": 4,
-    }  # fmt: skip
-    monkeypatch.setenv("AERO_FAST", " ".join(f"{name}={value}" for name, value in less.items()))
+    settings = yaml.safe_load((FOLDER / "bytes.yaml").read_text("utf-8"))
+    settings["data"]["source"] = str(Path(asyncio.__file__).parent)
+    settings["training"]["tokens"] = 8192
+    settings["evaluation"]["final_tokens"] = 4096
+    settings["logging"]["entropy_every_steps"] = 4
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "notebooks").mkdir()
-    shutil.copy(FOLDER / "bytes.yaml", tmp_path / "notebooks")
+    (tmp_path / "notebooks" / "bytes.yaml").write_text(yaml.safe_dump(settings), "utf-8")
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     executed = the_executor().execute(FOLDER / f"{name}.py", tmp_path / "notebooks")
     check_outputs(executed)
