@@ -211,7 +211,7 @@ def _of_sequences(
 def _of_largest(
     dmax_logits: Tensor, largest_key: Tensor, scores: Tensor, temperature: Tensor | None
 ) -> Gradients:
-    """What comes back to the largest scores, as gradients of all scores and of the temperature."""
+    """Gradients of scores and temperature from what comes back to the largest scores."""
     has_key = (largest_key >= 0)[..., None]
     at = torch.arange(scores.shape[-1], device=scores.device) == largest_key[..., None]
     slope = torch.where(at & has_key, dmax_logits[..., None], 0)

@@ -189,7 +189,7 @@ _NAME = "attention_entropy"
 def _of_one_width(
     q: Tensor, k: Tensor, v: Tensor, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """With zeros added, for kernels that take one width: they change no score and are cut off."""
+    """Operands with zeros added, which change no score, for kernels that take one width."""
     common = max(q.shape[-1], v.shape[-1])
     wide = (torch.nn.functional.pad(x, (0, common - x.shape[-1])) for x in (q, k, v))
     return *wide, 1 / math.sqrt(q.shape[-1]) if scale is None else scale  # type: ignore[return-value]
