@@ -1,6 +1,8 @@
 // The values of each query in attention's backward pass, one query per lane.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cpu/attention_transform.h"
 
 namespace aero::kernels::cpu {
@@ -31,7 +33,7 @@ template <class Element, class Real>
 struct RowGradients {
   using Params = AttentionEntropyBackwardParams;
 
-  alignas(64) Real maximum[kQueryTile<Real>] = {};
+  alignas(64) Real maximum[kQueryTile<Real>] = {};      ///< m, inf for a row that saw no key
   alignas(64) Real inverse_sum[kQueryTile<Real>] = {};  ///< 1 / l, 0 for a row that saw no key
   alignas(64) Real offset[kQueryTile<Real>] = {};       ///< w
   alignas(64) Real dentropy[kQueryTile<Real>] = {};
@@ -53,7 +55,9 @@ struct RowGradients {
       };
       const Vec<Real> sum = rows_of(saved, p.queries);
       const auto seeing = [&](Vec<Real> x) { return sum == 0 ? Vec<Real>{} : x; };
-      store(maximum + i, rows_of(saved, 0));
+      // Whatever its scores are, a row that saw no key has no weight; so has one beyond the last.
+      store(maximum + i,
+            sum == 0 ? splat(std::numeric_limits<Real>::infinity()) : rows_of(saved, 0));
       store(inverse_sum + i, seeing(1 / sum));
       store(offset + i, rows_of(saved, 2 * p.queries));
       if (p.dentropy) store(dentropy + i, seeing(rows_of(p.dentropy, row)));

@@ -142,6 +142,19 @@ def test_slopes_count_from_the_newest_key() -> None:
 # --- sinks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries", [5, 33])  # odd: bfloat16 takes queries in pairs
+def test_steep_slopes_upwards_have_finite_gradients(queries: int, dtype: torch.dtype) -> None:
+    q, k, v = (draw(1, 1, queries, 8, seed=seed).to(dtype).requires_grad_() for seed in range(3))
+    slopes = torch.tensor([-300.0])  # each query sees the oldest key alone
+    out = attention_entropy(q, k, v, is_causal=True, alibi_slopes=slopes)[0]
+    out.float().sum().backward()
+    assert torch.equal(out[0, 0], v[0, 0, :1].expand(queries, 8))
+    assert v.grad is not None and k.grad is not None
+    assert v.grad[0, 0, 0].tolist() == [float(queries)] * 8 and not v.grad[0, 0, 1:].any()
+    assert k.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("queries", [2, 30])
 def test_a_sink_of_zero_is_the_softmax_off_by_one(queries: int) -> None:
     q, k, v = (x.double() for x in (draw(1, 2, queries, 8), draw(1, 2, 30, 8), draw(1, 2, 30, 8)))
