@@ -105,10 +105,10 @@ class Approximations:
             values = stack_description(stack).with_fields(plain.items()).fields
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
-        for name, plain in (("softmax_steps", 0), ("truncations", True)):
-            if values[name] != plain:
+        for name, computed in (("softmax_steps", 0), ("truncations", True)):
+            if values[name] != computed:
                 raise ValueError(
-                    f"fixed point: {name} is priced only and must be {plain}, got {values[name]}"
+                    f"fixed point: {name} is priced only and must be {computed}, got {values[name]}"
                 )
         if values["static_max"]:
             raise ValueError(
