@@ -28,7 +28,7 @@ NETWORKS = {
 #: Label -> what the network is, in the table of trained ones.
 TRAINED = {
     "SM+LN+G": "as GPT-2",
-    "SM+LN+G+S4": "as GPT-2",
+    "SM+LN+G+S4": "LayerNorm and GELU",
     "SM+FN+R+S4": "foldable norm and ReLU",
     "SM+ScFuFFN+S4": "softmax only",
     "EReg(SM(t)+ScFuFFN+S4)": "AERO",
