@@ -24,7 +24,7 @@ from aero.private.prediction import (
     resolution,
     total_cost,
 )
-from aero.private.settings import STACK, PrivateSettings
+from aero.private.settings import PrivateSettings
 from aero.tables import in_units, table_lines
 
 Decode = Callable[[Sequence[int]], str]
@@ -116,7 +116,7 @@ class RunReport:
         return {
             "label": self.label,
             "link": self.link,
-            "stack": STACK,
+            "stack": self.settings.stack,
             "settings": self.settings.to_dict(),
             "prompt": _one_or_all(self.prompts),
             "tokens": _one_or_all(self.tokens),
@@ -270,6 +270,7 @@ def _cells(
         "": name,
         "client sent": _megabytes(traffic.client_bytes),
         "server sent": _megabytes(traffic.server_bytes),
+        **({"helper sent": _megabytes(traffic.helper_bytes)} if settings.parties == 3 else {}),
     }
     names = ("predicted", "ratio", "± %", "left %")
     if cost is None:
@@ -317,26 +318,35 @@ def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
         "largest_logit": each.largest_logit,
         "seconds": each.seconds,
         "predicted_seconds": each.predicted_seconds,
-        "client_bytes": each.traffic.client_bytes,
-        "server_bytes": each.traffic.server_bytes,
-        "predicted_client_bytes": each.predicted_cost.client_bytes,
-        "predicted_server_bytes": each.predicted_cost.server_bytes,
-        **_beside(each.traffic, each.predicted_cost, settings),
+        **_sent(each.traffic, each.predicted_cost, settings),
         "pieces": [_call_dict(call, each.predicted[call.name], settings) for call in each.calls],
     }
 
 
 def _call_dict(call: Call, cost: Cost | None, settings: PrivateSettings) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    return {
         "name": call.name,
         "seconds": call.seconds,
-        "client_bytes": call.traffic.client_bytes,
-        "server_bytes": call.traffic.server_bytes,
         "client_messages": call.traffic.client_messages,
         "server_messages": call.traffic.server_messages,
+        **_sent(call.traffic, cost, settings),
     }
-    if cost is not None:
+
+
+def _sent(traffic: Traffic, cost: Cost | None, settings: PrivateSettings) -> dict[str, float]:
+    """Bytes of each party, and the prediction: of each of two, or of all three together."""
+    found: dict[str, float] = {
+        "client_bytes": traffic.client_bytes,
+        "server_bytes": traffic.server_bytes,
+    }
+    three = settings.parties == 3
+    if three:
+        found["helper_bytes"] = traffic.helper_bytes
+    if cost is None:
+        return found
+    if three:
+        found["predicted_bytes"] = cost.comm_bytes
+    else:
         found["predicted_client_bytes"] = cost.client_bytes
         found["predicted_server_bytes"] = cost.server_bytes
-        found |= _beside(call.traffic, cost, settings)
-    return found
+    return found | _beside(traffic, cost, settings)
