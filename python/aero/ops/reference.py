@@ -111,7 +111,9 @@ def largest_scores(
     seen = scores != -math.inf
     visible = seen if visible is None else seen & visible
     if temperature is not None:
-        scores = scores / temperature_of_rows(temperature.to(scores.dtype))
+        # Through a hidden -inf the temperature would get 0 times infinity.
+        shown = torch.where(visible, scores, 0)
+        scores = shown / temperature_of_rows(temperature.to(scores.dtype))
     hidden = scores.new_full((*scores.shape[:-1], 1), -math.inf)
     shown = torch.cat((torch.where(visible, scores, -math.inf), hidden), -1)
     highest = shown.detach().amax(-1, keepdim=True)

@@ -153,6 +153,24 @@ def test_their_gradients_are_those_of_single_scores(queries: int, backend: Any) 
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("queries", [2, 40])
+def test_a_key_that_the_bias_hides_is_nothing_to_the_temperature(
+    queries: int, backend: Any
+) -> None:
+    q, k, v = operands(queries, 50)
+    t = (0.5 + torch.arange(4.0, dtype=torch.float64)).requires_grad_()
+    bias = torch.zeros(queries, 50, dtype=torch.float64)
+    bias[:, 3] = -math.inf
+    *_, max_logits, _ = attention_entropy(
+        q, k, v, temperature=t, bias=bias, return_max_logits=True, backend=backend
+    )
+    # The largest of s / t is max(s) / t, whose derivative is -max(s) / t^2.
+    highest = scores_of(q, k, visible=bias == 0).amax(-1)
+    (found,) = torch.autograd.grad(max_logits.sum(), t)
+    torch.testing.assert_close(found, -highest.sum((0, 2)) / t.detach().square())
+
+
 def largest(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     out, *_, max_logits, _ = attention_entropy(
         q, k, v, temperature=t, softcap=1.5, is_causal=True, return_max_logits=True
