@@ -95,15 +95,18 @@ def aero_entropy_attention_forward(
     if attention_mask is None:
         _check_needs_no_mask(module, key.shape[2], kwargs)
     mask, bias = visibility(module, attention_mask)
+    starts = kwargs.get("cu_seq_lens_q")
+    if starts is not None:
+        starts = torch.as_tensor(starts, device=query.device)
     if is_causal:
         mask, positions = packed_by_starts(
             f"aero attention: {type(module).__name__}", mask, (query.shape[0], query.shape[2]),
-            kwargs.get("sliding_window"), kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k"),
+            kwargs.get("sliding_window"), starts, kwargs.get("cu_seq_lens_k"),
         )  # fmt: skip
         positions = kwargs.get("position_ids") if positions is None else positions
         refuse_packed_layer(module, mask, key.shape[2], positions)
         key, value = written_keys(key, value, query.shape[2], attention_mask)
-    elif attention_mask is None and len(kwargs.get("cu_seq_lens_q", ())) > 2:
+    elif attention_mask is None and starts is not None and len(starts) > 2:
         _refuse(module, "got cu_seq_lens_q without a mask, and is not causal")
     position_bias = kwargs.get("position_bias")
     if position_bias is not None:

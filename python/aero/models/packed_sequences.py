@@ -77,7 +77,7 @@ def packed_by_starts(
     mask: Tensor | None,
     rows: tuple[int, int],
     window: int | None,
-    starts: Any,
+    starts: Tensor | None,
     keys: Any,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The mask of a call that says in `cu_seq_lens_q` where its sequences begin.
@@ -87,7 +87,7 @@ def packed_by_starts(
         mask: as the layer got it.
         rows: B and T.
         window: the layer's, in `transformers`' way of counting.
-        starts: `cu_seq_lens_q`; None where it is not given.
+        starts: `cu_seq_lens_q`, on the layer's device; None where it is not given.
         keys: `cu_seq_lens_k`.
 
     Returns:
@@ -99,7 +99,7 @@ def packed_by_starts(
     """
     if starts is None or len(starts) <= 2:
         return mask, None
-    given = torch.as_tensor(starts).tolist()
+    given = starts.tolist()
     batch, length = rows
     total = batch * length
     fits = given == sorted(given) and (given[0], given[-1]) == (0, total)
@@ -117,12 +117,11 @@ def packed_by_starts(
                 f"{where}: cu_seq_lens_q must begin sequences where position_ids do, got {given}"
             )
         return mask, None
-    if mask is None and isinstance(starts, Tensor) and starts.is_cpu:
+    if mask is None and starts.is_cpu:
         return own, None
     at = torch.arange(total)
     positions = at - own.starts[torch.bucketize(at, own.starts[1:], right=True)]
-    device = starts.device if isinstance(starts, Tensor) else "cpu"
-    return mask, positions.view(batch, length).to(device)
+    return mask, positions.view(batch, length).to(starts.device)
 
 
 def refuse_crossing(

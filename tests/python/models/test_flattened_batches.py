@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DataCollatorWithFlattening
+from transformers import BertConfig, BertModel, DataCollatorWithFlattening
 
 from .stock_models import stock_model
 from .test_packed_sequences import own
@@ -76,6 +76,29 @@ def test_a_collator_of_starts_alone_packs_too():
     loss = model(**batch, use_cache=False).loss
     wanted = of_separate_sequences(stock_model("llama-grouped", "eager", torch.float64))
     torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=0)
+
+
+def test_starts_in_a_list_are_those_in_a_tensor():
+    model = stock_model("llama-grouped", "aero", torch.float64)
+    collator = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_position_ids=False)
+    batch = collator(FEATURES)
+    wanted = of_separate_sequences(stock_model("llama-grouped", "eager", torch.float64))
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        batch[name] = batch[name].tolist()
+    loss = model(**batch, use_cache=False).loss
+    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=0)
+
+
+def test_starts_that_are_none_pack_nothing():
+    ids = torch.tensor([[5, 3, 8, 1]])
+    settings = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**settings, intermediate_size=8, vocab_size=16)
+    models = [stock_model("llama-grouped", "aero"), BertModel(config).eval()]
+    for model in models:
+        model.set_attn_implementation("aero")
+        with torch.no_grad():
+            given = model(ids, cu_seq_lens_q=None, cu_seq_lens_k=None)[0]
+            assert torch.equal(given, model(ids)[0])
 
 
 def test_starts_that_a_mask_contradicts_are_refused():
