@@ -43,7 +43,8 @@ def entropies(
             `attention_mask`, [B, T], says where padding is; positions are counted without it unless
             `position_ids` come along.
         attention_maps: also return the attention weights of every head, L B H T S numbers in
-            float32, which the fused operator never forms; default: entropies alone.
+            float32, which the fused operator never forms; default: entropies alone. They are
+            shares among the keys: what a sink takes, as in gpt-oss, is in no map.
 
     Returns:
         The entropies and their statistics.
@@ -67,9 +68,10 @@ def entropies(
     """
     inner = _unwrapped(model)
     arguments = _arguments(inner, batch)
-    weights = _RecordedWeights() if attention_maps else None
-    with _measuring(inner), torch.no_grad(), recorded_calls() as calls, weights or nullcontext():
-        outputs = _outputs(inner, arguments)
+    with _measuring(inner), torch.no_grad(), recorded_calls() as calls:
+        weights = _RecordedWeights(calls) if attention_maps else None
+        with weights or nullcontext():
+            outputs = _outputs(inner, arguments)
     layers = getattr(outputs, "attentions", None)
     if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
         raise ValueError(
@@ -234,10 +236,15 @@ _SHAPING = (
 
 
 class _RecordedWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes the weights of every call of the operator besides the call itself."""
+    """Computes the weights of every call of the operator besides the call itself.
 
-    def __init__(self) -> None:
+    Args:
+        layers: what `recorded_calls` fills, the layer that calls being the last.
+    """
+
+    def __init__(self, layers: list[AttentionCall]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._layers = layers
         self._calls: list[Tensor] = []
 
     def __torch_dispatch__(
@@ -245,7 +252,10 @@ class _RecordedWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.aero.attention_entropy.default:
             names = [argument.name for argument in func._schema.arguments]
-            self._calls.append(_weights(**dict(zip(names, args, strict=False)), **(kwargs or {})))
+            given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+            if given.get("cu_seqlens_q") is not None:
+                given = _in_rows(given, self._layers[-1].mask)
+            self._calls.append(_weights(**given))
         return func(*args, **(kwargs or {}))
 
     def of_layers(self, count: int, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -258,8 +268,20 @@ class _RecordedWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tuple(maps.masked_fill(hidden.unsqueeze(-1), torch.nan) for maps in self._calls)
 
 
+def _in_rows(given: dict[str, Any], mask: Any) -> dict[str, Any]:
+    """The call of B rows of T tokens whose packed sequences `attend` put into one row of B T."""
+    batch, _, _, length = mask.shape
+    rows = {
+        name: x.unflatten(2, (batch, length))[0].transpose(0, 1)
+        for name in ("q", "k", "temperature")
+        if (x := given.get(name)) is not None and x.dim() > 1
+    }
+    return {**given, **rows, "mask": mask.values()}
+
+
 def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
     """The weights of one layer, [B, H, T, S], by the operator's own arguments."""
+    q = q.to(torch.promote_types(q.dtype, torch.float32))  # the weights come in the dtype of q
     # Values of one at one key each give the weights back.
     ones = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
     given = {name: others[name] for name in _SHAPING if name in others}

@@ -73,6 +73,47 @@ def test_what_a_sink_takes_is_no_part_of_a_row() -> None:
     assert max(float(weights.sum(-1).min()) for weights in theirs) < 0.99, "the sinks take a part"
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped", "mistral-window"])
+def test_packed_sequences_have_maps_of_their_own(name: str, rows: int) -> None:
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1]])
+    ids = torch.tensor([[5, 3, 8, 1, 9, 2, 7, 4], [2, 7, 7, 4, 6, 11, 3, 1]])
+    batch = {"input_ids": ids[:rows], "position_ids": positions[:rows]}
+    theirs = check_against_eager(stock_model(name, "eager"), stock_model(name, "aero"), batch)
+    assert all((weights[0, :, 3, 3] == 1).all() for weights in theirs), "eager packs them too"
+
+
+def test_packed_rows_of_own_networks_have_the_temperatures_of_their_positions() -> None:
+    torch.manual_seed(0)
+    model = AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny")).eval()
+    for name, parameter in model.named_parameters():
+        if "temperature" in name:
+            torch.nn.init.uniform_(parameter, 0.02, 0.1)
+    ids = torch.tensor([[5, 3, 8, 1, 9, 2, 7, 4], [2, 7, 7, 4, 6, 11, 3, 1]])
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))])
+    batch = {"input_ids": ids, "position_ids": positions}
+    found = aero.entropies(model, batch, attention_maps=True).attention_maps or ()
+    parts = [
+        aero.entropies(model, part, attention_maps=True).attention_maps or ()
+        for part in (ids[:1, :3], ids[:1, 3:], ids[1:])
+    ]
+    assert len(found) == len(parts[0]) > 0
+    for maps, first, second, whole in zip(found, *parts, strict=True):
+        wanted = torch.zeros(2, *maps.shape[1:])
+        wanted[:1, :, :3, :3], wanted[:1, :, 3:, 3:], wanted[1:] = first, second, whole
+        torch.testing.assert_close(maps, wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_the_maps_of_a_model_in_bfloat16_are_not_rounded_to_it() -> None:
+    model = stock_model("llama-grouped", "aero", torch.bfloat16)
+    found = aero.entropies(model, PADDED["input_ids"], attention_maps=True)
+    assert found.attention_maps is not None
+    for maps, entropies in zip(found.attention_maps, found.layers, strict=True):
+        torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), atol=1e-6, rtol=0)
+        exact = torch.special.entr(maps).sum(-1)
+        torch.testing.assert_close(exact, entropies, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN)"])
 def test_the_rows_of_a_map_have_the_entropies_of_the_network(label: str) -> None:
     torch.manual_seed(0)
