@@ -18,13 +18,19 @@ def described_program(program: Any) -> Described:
     """The operations of a `torch.export.ExportedProgram`, over the shapes that it was traced with.
 
     Raises:
-        ValueError: shapes that are not numbers, or a program that computes nothing on its inputs.
+        ValueError: shapes that are not numbers, or a program that computes nothing on its inputs
+            that has a price.
     """
     found = _Program(program)
     for node in program.graph.nodes:
         found.take(node)
-    if all(one["op"] == "source" for one, _ in found.placed):
-        raise ValueError("simulate: the program must compute something on its inputs, got none")
+    found.end()
+    if all(one["op"] in ("source", "rearrange") for one, _ in found.placed):
+        lacking = "; ".join(found.unpriced()) or "none"
+        raise ValueError(
+            f"simulate: the program must compute something on its inputs that has a price, got "
+            f"{lacking}"
+        )
     return Described(
         found.name or "program", found.operations(), found.rows, 0, found.unpriced(), fixed=True
     )
@@ -226,22 +232,23 @@ class _Program(Tracing):
         if made["op"] != "multiply" or made["inputs"][0] != made["inputs"][1]:
             return None
         made |= {"op": "norm", "inputs": made["inputs"][:1], "kind": "rms", "epsilon": 1e-5}
-        self._bare.add(value)
-        return Tensor(value)
-
-    def _is_norm_of(self, norm: str, value: str) -> bool:
-        return norm in self._bare and value in (norm, *self._sizes[norm].made["inputs"])
+        rows = prod(shape_of(node))
+        factor = self._put("rearrange", rows, 1, value, positions=rows, width=1)
+        self._factors[factor.value] = value
+        return factor
 
     def _on_mul(self, node: Any) -> Tensor | None:
         first, second = node.args[:2]
         values = [self._tensor(first).value, self._tensor(second).value]
         if all(values):
-            for norm, other in (values, values[::-1]):
-                if self._is_norm_of(norm, other):
+            for factor, other in (values, values[::-1]):
+                norm = self._factors.get(factor)
+                if norm and other in self._sizes[norm].made["inputs"]:
+                    self._bare.add(self._factors.pop(factor))  # a second product is its own
                     return Tensor(norm)
             return self._times(node, [first, second])
-        factor, given = (second, first) if self._tensor(first).value else (first, second)
-        return self._scaled(node, given, factor)
+        known, given = (second, first) if self._tensor(first).value else (first, second)
+        return self._scaled(node, given, known)
 
     def _on_div(self, node: Any) -> Tensor | None:
         given, factor = node.args[:2]
@@ -271,7 +278,8 @@ class _Program(Tracing):
         value = self._tensor(given).value
         size = self._sizes[value]
         if hasattr(factor, "name") and self._tensor(factor).is_weight:
-            if value in self._bare:  # its gain, which the price has
+            if value in self._bare:  # its gain, which the price has, once
+                self._bare.remove(value)
                 return Tensor(value)
             width = shape_of(node)[-1]
             value = self._at(value, prod(shape_of(node)) // width, width)

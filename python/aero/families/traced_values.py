@@ -52,11 +52,29 @@ class Tracing:
         self._lacking: Counter[tuple[str, str, str]] = Counter()
         self._folded: Counter[str] = Counter()
         self._numbers = itertools.count()
-        self._bare: set[str] = set()  # norms that products with numbers make
+        self._factors: dict[str, str] = {}  # 1 / sqrt of a mean of squares: the norm that it makes
+        self._bare: set[str] = set()  # norms that such products made, without a gain so far
         self._node: Any = None
         self.placed: list[tuple[Operation, str]] = []
         self.rows = 1
         self.name = ""
+
+    def end(self) -> None:
+        """Ends the program with its features, where activations behind no vocabulary make them."""
+        if not self._features() or self.placed[-1][0]["op"] == "linear":
+            return
+        last, layer = self.placed[-1]
+        size = self._sizes[last["output"]]
+        self._put("rearrange", size.rows, size.columns, last["output"], positions=size.rows,
+                  width=size.columns)  # fmt: skip
+        self.placed[-1] = (self.placed[-1][0], layer)
+
+    def _features(self) -> int:
+        """How many outputs the last product has; 0 where it has a vocabulary's, or is not last."""
+        tables = {one["rows"] for one, _ in self.placed if one["op"] == "embed"}
+        behind = (one for one, _ in reversed(self.placed) if one["op"] != "activation")
+        last = next(behind, {"op": ""})
+        return last["out"] if last["op"] == "linear" and last["out"] not in tables else 0
 
     def operations(self) -> list[Operation]:
         """Lists them as a description does: own layers where nothing within is read later."""
@@ -86,6 +104,11 @@ class Tracing:
             found.append(
                 f"{times} public factor{'s are' if times > 1 else ' is'} priced as part of the "
                 f"weights beside, first at {next(iter(self._folded))}"
+            )
+        if outputs := self._features():
+            found.append(
+                f"argmax: the {outputs:,} outputs of the last product are taken as logits; "
+                "argmax=False leaves their argmax out"
             )
         return tuple(found)
 

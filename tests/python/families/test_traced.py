@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -143,6 +144,96 @@ def test_an_rmsnorm_written_out_costs_what_its_family_costs() -> None:
     found, report = mpc.simulate(program), mpc.simulate(config, context_length=12)
     for part in ("layernorm", "act", "softmax", "ffn", "lm head"):
         assert found.by_kind[part] == report.by_kind[part]
+
+
+class Normed(nn.Module):
+    """An RMSNorm in numbers, and what becomes of it."""
+
+    def __init__(self, after: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.after, self.gain = after, nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        root = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        return self.after(x * root, x, self.gain)
+
+
+@pytest.mark.parametrize(
+    ("products", "after"),
+    [
+        (0, lambda n, x, gain: gain * n),
+        (1, lambda n, x, gain: n * x),
+        (1, lambda n, x, gain: x * n),
+        (1, lambda n, x, gain: n * n),
+        (1, lambda n, x, gain: (gain * n) * x),
+        (2, lambda n, x, gain: n * x * x),
+    ],
+)
+def test_products_behind_a_norm_that_is_written_out_are_products_of_their_own(
+    products: int, after: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
+    report = mpc.simulate(exported(Normed(after), torch.zeros(4, 8)))
+    shapes = [(one.kind, one.shape) for one in report.operations if one.kind != "setup"]
+    assert shapes == [("layernorm", "4x8"), *[("act", "32")] * products]
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (torch.sigmoid, "sigmoid of 1x4x4, 1 call"),
+        (lambda x: functional.max_pool2d(x, 2), "max_pool2d of 1x2x2, 1 call"),
+        (lambda x: functional.linear(x, torch.ones(4, 4)), "1 public factor"),
+    ],
+)
+def test_a_program_of_which_nothing_has_a_price_says_what_lacks_one(
+    function: Callable[[Tensor], Tensor], word: str
+) -> None:
+    with pytest.raises(ValueError, match=word):
+        mpc.simulate(exported(Called(function), torch.zeros(1, 4, 4)))
+
+
+@pytest.mark.parametrize("stack", ["spu-0.9.5", "aero-optimized-generation"])
+@pytest.mark.parametrize("tail", [nn.ReLU(), nn.GELU(), nn.Sequential(nn.Tanh(), nn.ReLU())])
+def test_features_that_an_activation_makes_have_no_argmax(tail: nn.Module, stack: str) -> None:
+    program = exported(Features(tail), torch.zeros(3, 16))
+    report = mpc.simulate(program, stack=stack)
+    assert report.total == mpc.simulate(program, stack=stack, argmax=False).total
+    assert "3x16x500" in [one.shape for one in report.operations]
+    assert "argmax" not in report.by_kind
+    assert not any("taken as logits" in note for note in report.notes)
+
+
+class Features(nn.Module):
+    def __init__(self, tail: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.tail = nn.Linear(16, 500), tail
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tail(self.linear(x))
+
+
+class SoftCapped(HandWrittenGPT):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.tanh(super().forward(tokens))
+
+
+def test_outputs_that_may_be_logits_are_said_to_have_an_argmax() -> None:
+    report = mpc.simulate(exported(Features(nn.Identity()), torch.zeros(3, 16)))
+    [note] = [note for note in report.notes if "taken as logits" in note]
+    assert "500 outputs" in note and "argmax=False" in note and "argmax" in report.by_kind
+    for model in (HandWrittenGPT(fused=True), SoftCapped(fused=True)):  # as many as it reads
+        report = mpc.simulate(exported(model, TOKENS))
+        assert "argmax" in report.by_kind
+        assert not any("taken as logits" in note for note in report.notes)
 
 
 class Strange(nn.Module):
