@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from tests.python.run_records import run_info
 from typer.testing import CliRunner
@@ -316,7 +317,7 @@ def test_a_results_file_is_judged_again_from_its_own_values(tmp_path):
     outcome = collect_target(figure, tmp_path)
     for cell in outcome["rows"][0]["cells"]:
         cell["status"] = "finished"
-    outcome["rows"][0]["statistics"]["diverged"] = {**spread_of([0.0, 0.0]), "seeds": [1, 2]}
+    outcome["rows"][0]["statistics"]["diverged"] = {**msgspec.to_builtins(spread_of([0.0, 0.0])), "seeds": [1, 2]}
     outcome["claims"][0]["verdict"] = "holds"
     stem = tmp_path / "results"
     write_results([{**outcome, "figures": []}], stem, command="c")

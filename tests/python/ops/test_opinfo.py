@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,10 +18,12 @@ from . import conftest
 
 pytest.importorskip("expecttest")  # which torch's own tests import
 
-from torch.testing._internal import composite_compliance
-from torch.testing._internal.common_dtype import all_types_and_complex_and
-from torch.testing._internal.common_utils import gradcheck, gradgradcheck
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+# At its import torch's testing forbids to set global switches, as tests of TF32 do.
+with mock.patch("torch.backends.disable_global_flags"):
+    from torch.testing._internal import composite_compliance
+    from torch.testing._internal.common_dtype import all_types_and_complex_and
+    from torch.testing._internal.common_utils import gradcheck, gradgradcheck
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 

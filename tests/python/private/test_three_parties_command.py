@@ -75,8 +75,9 @@ def test_three_commands_answer_and_converse_under_keys(
 
 
 def test_what_is_missing_of_a_third_party_is_named(
-    export: Path, tmp_path: Path, keys: dict[str, str]
+    export: Path, tmp_path: Path, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(environment.VARIABLE, str(pretending_python(tmp_path)))
     aby3, server = ("--protocol", "aby3"), ("--keys", tmp_path / "server")
     listening, asking = (
         ("--listen", "127.0.0.1:0"),

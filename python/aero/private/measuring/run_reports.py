@@ -335,16 +335,13 @@ def _call_dict(call: Call, cost: Cost | None, settings: PrivateSettings) -> dict
 
 def _sent(traffic: Traffic, cost: Cost | None, settings: PrivateSettings) -> dict[str, float]:
     """Bytes of each party, and the prediction: of each of two, or of all three together."""
-    found: dict[str, float] = {
-        "client_bytes": traffic.client_bytes,
-        "server_bytes": traffic.server_bytes,
-    }
-    three = settings.parties == 3
-    if three:
+    found: dict[str, float] = {"client_bytes": traffic.client_bytes}
+    found["server_bytes"] = traffic.server_bytes
+    if settings.parties == 3:
         found["helper_bytes"] = traffic.helper_bytes
     if cost is None:
         return found
-    if three:
+    if settings.parties == 3:
         found["predicted_bytes"] = cost.comm_bytes
     else:
         found["predicted_client_bytes"] = cost.client_bytes
