@@ -9,7 +9,7 @@ from typing import Any
 from aero.families.encoder_decoders import ENCODER_DECODERS
 from aero.families.encoders import bert, distilbert, roberta
 from aero.families.gpts import GPTS
-from aero.families.heads import classifying
+from aero.families.heads import classifying, half
 from aero.families.llamas import LLAMAS
 from aero.families.pictures import vit
 from aero.families.sizes import Described
@@ -34,6 +34,8 @@ def described(config: Mapping[str, Any]) -> Described:
         )
     found = FAMILIES[values.family](values)
     named = values.get("architectures", default=[])
+    if values.family in ENCODER_DECODERS and isinstance(named, list) and len(named) > 1:
+        raise values.wrong("architectures", "a list of one class", named)
     for name in named if isinstance(named, list) else []:
         found = _with_head(found, values, str(name))
     return found
@@ -41,12 +43,16 @@ def described(config: Mapping[str, Any]) -> Described:
 
 def _with_head(found: Described, values: Values, architecture: str) -> Described:
     """The network with the head that its model has, or with the word that it has another."""
+    both = values.family in ENCODER_DECODERS
+    if both and (part := half(values, architecture, found)) is not None:
+        return part
     if architecture.endswith(_OWN_HEADS):
         return found
     operations = classifying(values, architecture, found.operations)
     if operations is not None:
         return dataclasses.replace(found, operations=operations)
     told = f"lm head: the model is a {architecture}, priced with the head of its family"
+    told += ", an encoder and a decoder" * both
     return dataclasses.replace(found, unpriced=(*found.unpriced, told))
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    MT5EncoderModel,
+    MT5ForSequenceClassification,
+    MT5ForTokenClassification,
+    T5EncoderModel,
+    T5ForSequenceClassification,
+    T5ForTokenClassification,
+    WhisperForAudioClassification,
+    WhisperForCausalLM,
+)
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from aero.families.configurations import FAMILIES, described
 
@@ -96,3 +108,38 @@ def test_a_classifier_has_as_many_parameters_as_its_model() -> None:
             expected -= config.type_vocab_size * 24
         read = {**config.to_dict(), "architectures": [type(model).__name__]}
         assert parameters(described(read).operations) == expected, family
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "tables"),
+    [
+        # The biases of scores cost nothing; two stacks read one table of tokens.
+        ("t5", T5EncoderModel, -32 * 6),
+        ("t5", T5ForTokenClassification, -32 * 6),
+        ("t5", T5ForSequenceClassification, 61 * 24 - 2 * 32 * 6),
+        ("mt5", MT5EncoderModel, -32 * 6),
+        ("mt5", MT5ForTokenClassification, -32 * 6),
+        ("mt5", MT5ForSequenceClassification, 61 * 24 - 2 * 32 * 6),
+        # Keys have no bias, and lie beside queries or values; the head's table is the tokens'.
+        ("whisper", WhisperEncoder, 2 * 24),
+        ("whisper", WhisperForAudioClassification, 2 * 24),
+        ("whisper", WhisperForCausalLM, 2 * 3 * 24 + 61 * 24),
+    ],
+)
+def test_a_half_of_an_encoder_and_a_decoder_has_as_many_parameters_as_its_model(
+    family: str, kind: Any, tables: int
+) -> None:
+    config = configuration(family)
+    config.num_labels = 5
+    with torch.device("meta"):
+        model = kind(config)
+    expected = sum(one.numel() for one in model.parameters()) + tables
+    read = {**configuration(family).to_dict(), "id2label": config.id2label,
+            "architectures": [kind.__name__]}  # fmt: skip
+    assert parameters(described(read).operations) == expected
+
+
+def test_more_than_one_class_of_an_encoder_and_a_decoder_is_refused() -> None:
+    names = ["T5EncoderModel", "T5ForSequenceClassification"]
+    with pytest.raises(ValueError, match="architectures of t5"):
+        described({**configuration("t5").to_dict(), "architectures": names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,15 +74,40 @@ def test_an_encoder_reads_as_many_tokens_as_the_decoder_and_says_so() -> None:
 
 
 def test_a_head_that_no_family_has_is_said() -> None:
-    config = {**configuration("t5").to_dict(), "architectures": ["T5EncoderModel"]}
-    notes = mpc.simulate(config).notes
-    assert any("T5EncoderModel, priced with the head of its family" in note for note in notes)
+    config = {**configuration("t5").to_dict(), "architectures": ["T5Stack"]}
+    [note] = [one for one in mpc.simulate(config).notes if "T5Stack" in one]
+    assert "priced with the head of its family, an encoder and a decoder" in note
     for entries, words in (
         ({"feed_forward_proj": "double-relu"}, "feed_forward_proj of t5"),
         ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj of t5"),
     ):
         with pytest.raises(ValueError, match=words):
             mpc.simulate({**configuration("t5").to_dict(), **entries})
+
+
+def test_a_half_of_an_encoder_and_a_decoder_is_priced_without_the_other() -> None:
+    def price(family: str, name: str, **settings: Any) -> mpc.CostReport:
+        config = {**configuration(family).to_dict(), "architectures": [name]}
+        return mpc.simulate(config, **settings)
+
+    for name in ("T5EncoderModel", "T5ForTokenClassification"):
+        report = price("t5", name, context_length=7)
+        assert [one.shape for one in report.operations if one.kind == "QK"] == ["6 x 7x8x7"] * 2
+        assert report.notes == () and report.sizes["num_layers"] == 2
+    heads = [one.shape for one in report.operations if one.kind == "lm head"]
+    assert heads == ["7x24x2"]
+    for report in (price("whisper", "WhisperForAudioClassification"),
+                   price("whisper", "WhisperEncoder")):  # fmt: skip
+        assert [one.shape for one in report.operations if one.kind == "QK"] == ["6 x 10x4x10"] * 2
+        assert not any("decoder" in note for note in report.notes)
+        assert report.sizes["context_length"] == 10
+    decoder = price("whisper", "WhisperForCausalLM", context_length=9)
+    scores = [one.shape for one in decoder.operations if one.kind == "QK"]
+    assert scores == ["4 x 9x6x9", "4 x 9x6x10"] * 3
+    assert any("which is not priced" in note for note in decoder.notes)
+    weighted = {**configuration("whisper").to_dict(), "use_weighted_layer_sum": True}
+    with pytest.raises(ValueError, match="use_weighted_layer_sum"):
+        mpc.simulate({**weighted, "architectures": ["WhisperForAudioClassification"]})
 
 
 def test_an_input_of_no_positions_of_its_own_has_those_of_the_context() -> None:
