@@ -73,7 +73,7 @@ class Tracing:
         """How many outputs the last product has; 0 where it has a vocabulary's, or is not last."""
         tables = {one["rows"] for one, _ in self.placed if one["op"] == "embed"}
         behind = (one for one, _ in reversed(self.placed) if one["op"] != "activation")
-        last = next(behind, {"op": ""})
+        last: Operation = next(behind, {"op": ""})
         return last["out"] if last["op"] == "linear" and last["out"] not in tables else 0
 
     def operations(self) -> list[Operation]:
