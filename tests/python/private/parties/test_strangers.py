@@ -204,11 +204,11 @@ def test_a_server_keeps_nothing_of_the_strangers_that_it_met(serving: Any, peopl
 
 
 def test_a_server_ends_at_once_while_a_client_says_nothing(serving: Any) -> None:
-    server = serving()
+    server = serving(limits=dataclasses.replace(LIMITS, silence=300.0))
     with server.connect() as client:
         client.sendall(client_hello())
         server.wait_for("client")
         while b'"go"' not in client.recv(1 << 16):
             pass
         server.process.send_signal(signal.SIGINT)
-        server.process.wait(60)  # the client stays silent for longer
+        server.process.wait(60)  # long before the client's silence is too long
