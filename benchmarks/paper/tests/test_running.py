@@ -317,7 +317,10 @@ def test_a_results_file_is_judged_again_from_its_own_values(tmp_path):
     outcome = collect_target(figure, tmp_path)
     for cell in outcome["rows"][0]["cells"]:
         cell["status"] = "finished"
-    outcome["rows"][0]["statistics"]["diverged"] = {**msgspec.to_builtins(spread_of([0.0, 0.0])), "seeds": [1, 2]}
+    outcome["rows"][0]["statistics"]["diverged"] = {
+        **msgspec.to_builtins(spread_of([0.0, 0.0])),
+        "seeds": [1, 2],
+    }
     outcome["claims"][0]["verdict"] = "holds"
     stem = tmp_path / "results"
     write_results([{**outcome, "figures": []}], stem, command="c")
