@@ -92,21 +92,6 @@ def relu_with_foldable_norm() -> float:
     )
 
 
-def start(label: str, rule: str) -> list[float]:
-    """First layer's stream, scores, gradient and entropy, and the loss, of a start of training."""
-    page = newest("start_of_training", ".md").read_text("utf-8")
-    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{label}` | {rule} |"))
-    cells = [float(cell.split("/")[0]) for cell in row.split("|")[3:-1]]
-    return [*cells[:3], cells[6], cells[-1]]
-
-
-def stream(label: str, rule: str, step: int, layer: int) -> float:
-    """A layer's stream after so many steps of a start of training."""
-    runs = data("start_of_training")["runs"]
-    (found,) = (run for run in runs if (run["label"], run["rule"]) == (label, rule))
-    return float(found["steps"][str(step)]["stream"][layer])
-
-
 def target_of(stem: str, name: str) -> Any:
     """A target of the newest committed results of this name."""
     (found,) = (each for each in data(stem)["targets"] if each["target"] == name)
@@ -120,14 +105,6 @@ def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
     )
     difference = found["differences"][part]
     return [100 * math.expm1(difference[e]) for e in ("effect", "low", "high")]
-
-
-def less(
-    claim: str, part: int = 0, *, stem: str = "front_mini", target: str = "front_long"
-) -> list[float]:
-    """How much lower the higher side of a claim that fails is, in %: of the longer front's."""
-    effect, low, high = claimed(stem, target, claim, part)
-    return [-effect, -high, -low]
 
 
 def front_targets() -> list[Any]:
@@ -203,19 +180,6 @@ def penalty_tests() -> list[float]:
     return [len(ends), sum(high < 0 for _, high in ends), sum(low > 0 for low, _ in ends)]
 
 
-def measured(label: str) -> dict[str, float]:
-    """MB between two processes for a network of the demo and 32 tokens, and as predicted."""
-    (cell,) = (
-        cell
-        for cell in data("private_effect")["cells"]
-        if (cell["cell"]["label"], cell["cell"]["num_layers"]) == (label, 6)
-        and (cell["cell"]["length"], cell["cell"]["link"]) == (32, "tcp")
-    )
-    sent = cell["client_bytes"] + cell["server_bytes"]
-    predicted = cell["predicted_client_bytes"] + cell["predicted_server_bytes"]
-    return {"bytes": sent / 1e6, "predicted": predicted / 1e6}
-
-
 def largest_miss(chosen: Callable[[dict[str, Any]], bool]) -> float:
     """Largest share by which bytes measured between two parties miss their prediction."""
     rows = [
@@ -249,12 +213,6 @@ def share(label: str, kind: str) -> float:
     """How much of the bytes of that pass one kind of operation takes, in %."""
     cost = mpc.simulate(label, stack="spu-2024")
     return 100 * cost.by_kind[kind].comm_bytes / cost.comm_bytes
-
-
-def norms(label: str) -> tuple[float, float]:
-    """Gigabytes and rounds of the norms in that pass."""
-    cost = mpc.simulate(label, stack="spu-2024").by_kind.get("layernorm")
-    return (0, 0) if cost is None else (cost.comm_bytes / 1e9, cost.rounds)
 
 
 def factor(stack: str, **settings: Any) -> float:
