@@ -1,125 +1,310 @@
-"""Trains a target's networks on a borrowed GPU, several at once, and goes on where it stopped.
+"""Trains a target's networks on a borrowed GPU, a whole step as one graph and several at once.
 
-    python3 benchmarks/cuda/networks.py [TARGET] [--budget 240] [--jobs 10] [--archive FILE]
+    python3 benchmarks/cuda/networks.py [TARGET] --prepared FOLDER [--budget 240] [--archive FILE]
 
-The networks are small, so a GPU has time for many: each worker is a process that takes the next
-run, as those of `python -m benchmarks.paper` do. The texts of the target need not be there, only
-what was prepared of them, in the folder that `--prepared` names. At the end of the budget the
-workers write checkpoints; the archive then has the folders of the runs that ended, without weights.
-A second call unpacks it first. The package must be importable: PYTHONPATH has to name
-what `packaging/build_offline.py` prints. The exit status is 2 where time ran out before all ended.
+Networks of a million parameters leave a GPU idle while Python asks for kernels. Here a step of
+training is captured once and then replayed, with its windows, learning rate and losses on the
+device, and the graphs of several networks run side by side. Arithmetic, order of windows, schedule
+and records are those of `aero train`; `tests/python/test_cuda_networks.py` compares the two. There
+are no checkpoints: what the budget ends is lost, and a second call begins those runs again. The
+texts of the target need not be there, only what was prepared of them, in the folder that
+`--prepared` names. The archive has the folders of the runs that ended, without weights, and a
+second call unpacks it. PYTHONPATH must name what `packaging/build_offline.py` prints. The exit
+status is 2 where time ran out before all ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import shutil
+import math
 import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from aero.models.initialization import decay_parameter_names  # noqa: E402
+from aero.train.data.prepared_data import PreparedData, open_prepared_data  # noqa: E402
+from aero.train.data.windows import TrainingWindows, validation_windows  # noqa: E402
+from aero.train.one_run import build_model, open_folder  # noqa: E402
+from aero.train.runs.perplexity import measure_loss, norm_gap  # noqa: E402
+from aero.train.runs.recorder import RunRecorder  # noqa: E402
+from aero.train.runs.run_results import write_evaluation  # noqa: E402
 from benchmarks.paper.cells import Cell, TargetPlan, plan_target, unique_cells  # noqa: E402
 
-OUTPUT = ROOT / "runs" / "networks"
 #: Endings of the files of a run that the archive has.
-KEPT = (".json", ".jsonl", ".yaml", ".npz")
-#: Seconds that workers have to write their checkpoints.
-LAST = 20
+KEPT = (".json", ".jsonl", ".yaml")
+#: Steps between looks at the clock, which wait for the device.
+STRIDE = 100
+#: Tokens of a forward pass of an evaluation.
+BATCH_TOKENS = 65_536
 
 
-def work(cells: list[Cell], output: str, prepared: str) -> None:
-    """Trains cells in a process of its own, on the prepared text."""
-    from aero.train import training
-    from aero.train.data.prepared_data import PreparedData, open_prepared_data
-    from benchmarks.paper.running import train_in_worker
+class CapturedRun:
+    """A run of `aero train` whose steps are replayed.
 
-    def found(data: Any, *, cache_dir: Any, context_length: int) -> PreparedData:
-        return open_prepared_data(Path(prepared), context_length=context_length)
+    Args:
+        cell: the run.
+        data: its text.
+        tokens: the training split on the device, [tokens], any integer type.
+        output: folder of all cells.
+    """
 
-    training.prepare_data = found  # type: ignore[attr-defined]
-    train_in_worker(cells, output, "")
+    def __init__(self, cell: Cell, data: PreparedData, tokens: Tensor, output: Path) -> None:
+        self.plan, self._data, self._tokens = cell.planned(output), data, tokens
+        self.recipe, self.device = self.plan.recipe, tokens.device
+        mark = data.tokenizer.eos_token_id
+        model: Any = build_model(self.plan, bos_token_id=mark, eos_token_id=mark)
+        self.model = model.to(self.device).train()
+        self.steps_done, steps = 0, self.recipe.steps
+        open_folder(self.plan, data)
+        self._recorder = RunRecorder(
+            self.plan.folder,
+            device=torch.device("cpu"),
+            tokens_per_step=self.recipe.training.tokens_per_step,
+            writes=True,
+            tensorboard=False,
+            first_step=0,
+        )
+        windows, context = self.recipe.windows_per_step, self.recipe.model.context_length
+        order = TrainingWindows(
+            data.train, context, count=steps * windows, seed=self.plan.seed
+        ).starts()
+        self._starts = torch.from_numpy(order).view(steps, windows, 1).to(self.device)
+        self._within = torch.arange(context, device=self.device)
+        self._rates = torch.tensor([self._rate(step) for step in range(steps)], device=self.device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._records = torch.full((steps, 2), math.nan, device=self.device)
+        self._optimizer = self._adamw()
+
+    def _rate(self, step: int) -> float:
+        """The learning rate: linear to the warm-up's end and linear to 0, as the Trainer has it."""
+        recipe = self.recipe
+        assert recipe.schedule.shape == "linear"
+        assert not self.plan.spec.entropy_regularized
+        rise, steps = recipe.warmup_steps, recipe.steps
+        part = step / max(1, rise) if step < rise else (steps - step) / max(1, steps - rise)
+        return recipe.optimizer.learning_rate * max(0.0, part)
+
+    def _adamw(self) -> torch.optim.Optimizer:
+        chosen = self.recipe.optimizer
+        decays = set(decay_parameter_names(self.model))
+        parameters = dict(self.model.named_parameters())
+        groups: list[dict[str, Any]] = [
+            {"params": [p for n, p in parameters.items() if n in decays]},
+            {"params": [p for n, p in parameters.items() if n not in decays], "weight_decay": 0.0},
+        ]
+        self._rate_now = torch.zeros((), device=self.device)
+        return torch.optim.AdamW(
+            groups,
+            lr=self._rate_now,
+            betas=(chosen.beta1, chosen.beta2),
+            eps=chosen.epsilon,
+            weight_decay=chosen.weight_decay,
+            fused=True,
+            capturable=self.device.type == "cuda",
+        )
+
+    def step(self) -> None:
+        """One step on whatever stream is current; nothing waits for the device."""
+        ids = self._tokens[self._starts[self._step][0] + self._within].long()
+        self._rate_now.copy_(self._rates[self._step][0])
+        self._optimizer.zero_grad(set_to_none=True)
+        is_half = self.recipe.training.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
+            loss = self.model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        limit = self.recipe.optimizer.clip_norm or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self._optimizer.step()
+        record = torch.stack([loss.detach(), norm]).float()
+        self._records.index_copy_(0, self._step, record[None])
+        self._step += 1
+
+    def capture(self) -> None:
+        """Makes `advance` a replay; the weights are then as they were."""
+        self.advance: Callable[[], None] = self.step
+        if self.device.type != "cuda":
+            return
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):
+                self.step()
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            self.step()
+        with torch.no_grad():
+            for name, value in self.model.state_dict().items():
+                value.copy_(before[name])
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+        self._step.zero_()
+        self._records.fill_(math.nan)
+        torch.cuda.synchronize(self.device)
+
+        def replay() -> None:
+            with torch.cuda.stream(self._stream):
+                graph.replay()
+
+        self.advance = replay
+
+    def finish(self) -> None:
+        """Writes the records of a run that came to its end; the first NaN means it diverged."""
+        folder, recorder, recipe = self.plan.folder, self._recorder, self.recipe
+        steps, records = recipe.steps, self._records.cpu()
+        finite = bool(records.isfinite().all())
+        for step, (loss, norm) in enumerate(records, start=1):
+            recorder.add_losses(loss, loss, None, weight=0.0)
+            recorder.finish_step()
+            if step % recipe.logging.every_steps == 0 or step == steps:
+                rate = self._rate(step - 1)
+                recorder.write_training(step, learning_rate=rate, gradient_norm=norm.item())
+        if finite:
+            model, tokens = self.model, self._data.validation
+            context, most = recipe.model.context_length, recipe.evaluation.final_tokens
+            measured = measure_loss(
+                model,
+                tokens,
+                validation_windows(tokens, context, max_tokens=most),
+                token_bytes=self._data.token_bytes,
+                context_length=context,
+                batch_tokens=BATCH_TOKENS,
+                end_mark=self._data.tokenizer.eos_token_id,
+            )
+            recorder.write_validation(steps, measured, model.norm_discrepancy())
+            few = recipe.evaluation.tokens
+            gap = norm_gap(
+                model, self._data, context_length=context, max_tokens=few, batch_tokens=BATCH_TOKENS
+            )
+            write_evaluation(folder, measured, gap=gap)
+        recorder.close()
+        folder.seal({"metrics.jsonl": recorder.metrics_sha256})
+        status = "finished" if finite else "diverged"
+        folder.update(steps_done=steps, seconds=round(recorder.seconds, 3), status=status)
 
 
-def train(cells: Sequence[Cell], prepared: Path, jobs: int, end: float) -> bool:
-    """Trains until all cells ended, which is True, or the time has."""
-    left = [cell for cell in cells if not cell.is_done(OUTPUT)]
-    context = multiprocessing.get_context("spawn")
-    workers = [
-        context.Process(target=work, args=(left, str(OUTPUT), str(prepared)))
-        for _ in range(min(jobs, len(left)))
-    ]
-    for worker in workers:
-        worker.start()
-    while any(worker.is_alive() for worker in workers) and time.time() < end:
-        time.sleep(0.2)
-    for worker in workers:
-        if worker.is_alive():
-            worker.terminate()
-    for worker in workers:
-        worker.join(LAST)
-        worker.kill()
-    return all(cell.is_done(OUTPUT) for cell in left)
+@contextmanager
+def one_batch_on_the_device(device: torch.device) -> Iterator[None]:
+    """Default settings of what runs around the graphs."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    yield
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
 
 
-def by_row(plan: TargetPlan) -> str:
+def train(
+    cells: Sequence[Cell], data: PreparedData, tokens: Tensor, output: Path, end: float
+) -> bool:
+    """Trains cells side by side; False where the time ended before."""
+    begun = time.time()
+    runs = [CapturedRun(cell, data, tokens, output) for cell in cells]
+    for run in runs:
+        run.capture()
+    ready, done = time.time(), 0
+    most = max(run.recipe.steps for run in runs)
+    while done < most:
+        for _ in range(min(STRIDE, most - done)):
+            for run in runs:
+                if done < run.recipe.steps:
+                    run.advance()
+            done += 1
+        if tokens.device.type == "cuda":
+            torch.cuda.synchronize(tokens.device)
+        if time.time() > end:
+            return False
+    taken = time.time() - ready
+    for run in runs:
+        run.finish()
+    print(
+        f"{len(runs)} runs of {most} steps: made in {ready - begun:.1f} s, "
+        f"trained in {taken:.1f} s, "
+        f"{1000 * taken / most / len(runs):.2f} ms a step, ended in "
+        f"{time.time() - ready - taken:.1f} s",
+        flush=True,
+    )
+    return True
+
+
+def batches(cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
+    """Cells that run together, the longest first: what is lost at the end is short."""
+    for steps in sorted({cell.recipe.steps for cell in cells}, reverse=True):
+        alike = [cell for cell in cells if cell.recipe.steps == steps]
+        yield from (alike[first : first + jobs] for first in range(0, len(alike), jobs))
+
+
+def by_row(plan: TargetPlan, output: Path) -> str:
     """Rows with the perplexities of their runs, and of the trials of their rates."""
     lines = []
     for row, cells in plan.cells_by_row.items():
-        judged = " ".join(f"{cell.perplexity(OUTPUT):.2f}" for cell in cells)
+        judged = " ".join(f"{cell.perplexity(output):.2f}" for cell in cells)
         tried = "; ".join(
-            f"{rate:g}: " + " ".join(f"{cell.perplexity(OUTPUT):.2f}" for cell in cells)
+            f"{rate:g}: " + " ".join(f"{cell.perplexity(output):.2f}" for cell in cells)
             for rate, cells in plan.trials.get(row, {}).items()
         )
         lines.append(f"{row:34} {judged or '-':24} rates {tried}")
     return "\n".join(lines)
 
 
-def pack(cells: Sequence[Cell], archive: Path) -> None:
-    """Writes the folders of runs that ended, without checkpoints and weights."""
-    with tarfile.open(archive, "w:gz") as file:
+def pack(cells: Sequence[Cell], archive: Path, output: Path) -> None:
+    """Writes runs/TARGET/cells: the folders of runs that ended, without checkpoints and weights."""
+    written = archive.with_name(f"{archive.name}.writing")
+    with tarfile.open(written, "w:xz") as file:
         for cell in cells:
-            folder = cell.folder(OUTPUT).path
-            for path in sorted(folder.rglob("*")) if cell.is_done(OUTPUT) else ():
-                if path.is_file() and path.suffix in KEPT:
-                    file.add(path, path.relative_to(OUTPUT).as_posix())
+            folder = cell.folder(output).path
+            for path in sorted(folder.rglob("*")) if cell.is_done(output) else ():
+                if path.is_file() and (path.suffix in KEPT or path.name == "SHA256SUMS"):
+                    file.add(path, path.relative_to(output.parents[1]).as_posix())
+    written.replace(archive)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", nargs="?", default="hundred_million")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--budget", type=float, default=240, help="seconds")
-    parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=5)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--archive", type=Path, help="runs of before and after")
     parser.add_argument("--set", action="append", default=[], help="as of benchmarks.paper")
     chosen = parser.parse_args()
-    end = time.time() + chosen.budget - LAST
+    end, output = time.time() + chosen.budget, ROOT / "runs" / chosen.target
     if chosen.archive and chosen.archive.exists():
         with tarfile.open(chosen.archive) as file:
-            file.extractall(OUTPUT, filter="data")
-    while True:
-        plan = plan_target(chosen.target, "mini", settings=chosen.set, output=OUTPUT)
-        cells = unique_cells([plan])
-        if not train(cells, chosen.prepared, chosen.jobs, end) or not plan.to_come:
+            file.extractall(ROOT, filter="data")
+    data = open_prepared_data(chosen.prepared, context_length=128)
+    tokens = torch.from_numpy(data.train.astype("int16")).to(chosen.device)
+    in_time = True
+    while in_time:
+        plan = plan_target(chosen.target, "mini", settings=chosen.set, output=output)
+        left = [cell for cell in unique_cells([plan]) if not cell.is_done(output)]
+        if not left:
             break
-        if all(cell.is_done(OUTPUT) for cell in unique_cells([plan])) and time.time() > end:
-            break
-    print(by_row(plan))
-    counts = Counter(cell.status(OUTPUT) for cell in cells)
+        for batch in batches(left, chosen.jobs):
+            with one_batch_on_the_device(tokens.device):
+                in_time = in_time and train(batch, data, tokens, output, end)
+            if chosen.archive:
+                pack(unique_cells([plan]), chosen.archive, output)
+            if not in_time:
+                break
+    print(by_row(plan, output))
+    counts = Counter(cell.status(output) for cell in unique_cells([plan]))
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
-    if chosen.archive:
-        written = chosen.archive.with_suffix(".writing")
-        pack(cells, written)
-        shutil.move(written, chosen.archive)
-    return 0 if set(counts) <= {"finished", "diverged"} and not plan.to_come else 2
+    return 0 if in_time else 2
 
 
 if __name__ == "__main__":

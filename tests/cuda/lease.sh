@@ -19,6 +19,8 @@ readonly python=${PYTHON:-python3} kept=build/lease
 readonly out=${OUT:-$kept}
 #: Seconds that a program of ours may take beyond its budget, to end what hangs inside.
 readonly grace=${LEASE_GRACE:-25}
+#: Seconds below which a step does nothing but begin, on an H100: a share is never less.
+readonly least=${LEASE_LEAST:-75}
 export PYTHONUNBUFFERED=1 PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin"
 declare -A weight=([contact]=50 [awkward]=90 [accuracy]=100 [attention]=110 [schemes]=60 [memcheck]=80 [training]=80)
 steps=(contact awkward accuracy attention schemes memcheck training)
@@ -93,10 +95,12 @@ after_build() {
 
 # Takes steps in their order, each with its share of the time that is left.
 take() {
-  local step rest=0 share
+  local step rest=0 share left
   for step; do rest=$((rest + weight[$step])); done
   for step; do
-    share=$(((end - $(now)) * weight[$step] / rest)) rest=$((rest - weight[$step]))
+    left=$((end - $(now)))
+    share=$((left * weight[$step] / rest)) rest=$((rest - weight[$step]))
+    ((share >= least * 1000)) || share=$((left < least * 1000 ? left : least * 1000))
     run "$step" "$share"
   done
 }

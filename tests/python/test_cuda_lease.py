@@ -68,7 +68,7 @@ class Machine:
     def plan(self, step: str, commands: str) -> None:
         (self.plans / step).write_text(commands)
 
-    def run(self, seconds: float) -> int:
+    def run(self, seconds: float, least: float = 0) -> int:
         """Runs the script; returns its exit status."""
         environment = {
             **os.environ,
@@ -76,6 +76,7 @@ class Machine:
             "OUT": str(self.out),
             "PLANS": str(self.plans),
             "LEASE_GRACE": "0",
+            "LEASE_LEAST": str(least),
         }
         command = ["bash", str(self.tree / "tests" / "cuda" / "lease.sh"), str(seconds)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -157,6 +158,16 @@ def test_a_clock_that_runs_out_ends_the_call_and_the_next_one_goes_on(machine: M
     assert all(path.stat().st_mode & 0o200 for path in machine.out.iterdir())
     assert machine.begun() == ["build", *ORDER[3:]]
     assert machine.outcomes() == dict.fromkeys(ORDER, "passed")
+
+
+def test_in_a_short_call_first_steps_have_time_enough_and_the_last_ones_none(
+    machine: Machine,
+) -> None:
+    for step in ORDER[2:]:
+        machine.plan(step, "sleep 3")
+    assert machine.run(8, least=4) == 3
+    assert machine.begun() == ORDER[:5]
+    assert list(machine.outcomes().values()) == [*["passed"] * 4, "hung"]
 
 
 def test_without_any_time_nothing_begins(machine: Machine) -> None:

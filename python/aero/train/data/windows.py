@@ -52,6 +52,10 @@ class TrainingWindows(Dataset[Any]):
         starts = np.array([self._start(index) for index in indices])
         return self._tokens[starts[:, None] + np.arange(self._context_length)]
 
+    def starts(self) -> NDArray[np.int64]:
+        """Start positions of all windows of the run in order, [count]."""
+        return np.array([self._start(index) for index in range(self._count)])
+
     def _start(self, index: int) -> int:
         epoch, position = divmod(index, self._per_epoch)
         if epoch != self._epoch:
