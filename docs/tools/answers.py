@@ -35,6 +35,7 @@ _OWN_SHAPE, _WIDE = "In SM+LN+G's own shape but", "Without any activation"
 _RELU, _TENTH = "With ReLU and a foldable norm, in SM+LN+G's own", "With ReLU and one layer"
 _SHORT, _LONG = ("front_mini", "front"), ("front_mini", "front_long")
 _SHIFT = ("token_shift_mini", "token_shift")
+_ONE_HEAD = ("one_head_mini", "one_head")
 _AGAIN = ("start_again", "start_again")
 _FROM = ("retraining", "retraining")
 #: Name of a table -> its questions, each about two networks of the same result.
@@ -66,6 +67,18 @@ TABLES: Mapping[str, tuple[Question, ...]] = {
         Question("GPT-2's kind with them, against without?", *_SHIFT, "It lowers that"),
         Question(
             "Softmax only with them, against GPT-2's kind without?", *_SHIFT, "With it the softmax"
+        ),
+        Question(
+            "The same, and softmax only has one head?",
+            *_ONE_HEAD, "With one head and S4 the softmax",
+        ),
+        Question(
+            "One head against four, softmax only with them?",
+            *_ONE_HEAD, "With S4 one head is better than four in the softmax",
+        ),
+        Question(
+            "One head against four, GPT-2's kind with them?",
+            *_ONE_HEAD, "With S4 one head is better than four in GPT",
         ),
     ),
     "answers_start": (
