@@ -82,8 +82,14 @@ run() {
   [[ $out -ef $kept ]] || cp -f "$out"/* "$kept"/
 }
 
-# Packs the libraries, and says what results are results of: sources, libraries and device.
+# Packs the libraries, and says what results are results of: sources, libraries and device. The
+# programs below are told what was built, so that none looks again.
 after_build() {
+  local site=$PWD/build/offline/site identity=
+  if [[ $device == cuda ]]; then
+    identity=$(PYTHONPATH=$site timeout 60 "$python" benchmarks/cuda/gpu_run.py cuda 2>>"$out/log.txt" </dev/null)
+  fi
+  [[ -z $identity ]] || export AERO_GPU_SITE=$site AERO_GPU_IDENTITY=$identity
   [[ ! -d build/offline/native ]] || tar -czf "$out/native.tar.gz" -C build/offline native
   key=$({
     find CMakeLists.txt csrc kernels python tests/cuda benchmarks/cuda -type f -regex '.*\.\(py\|cpp\|h\|cu\|cmake\|txt\)' \

@@ -24,6 +24,7 @@ FILES, FILE_BYTES, TREE_BYTES, LETTERS = 8, 16 << 20, 64 << 20, 2000
 #: Notes what step a command is and what was known when it began, and does as that step's plan says.
 PYTHON = """#!/bin/bash
 case "$*" in
+  *gpu_run.py*) echo "${IDENTITY:-}"; exit ;;
   *build_offline*) step=build ;;
   *--memcheck*) step=memcheck ;;
   *"--only awkward") step=awkward ;;
@@ -34,6 +35,7 @@ case "$*" in
 esac
 echo $step >>"$PLANS/begun"
 cp "$OUT/steps.jsonl" "$PLANS/$step.known"
+echo "${AERO_GPU_IDENTITY:-}" >"$PLANS/$step.identity"
 if [[ $step = build && ! -d build/offline/native ]]; then
   mkdir -p build/offline/native/aero
   echo compiled >build/offline/native/aero/libaero_ops.so
@@ -68,7 +70,7 @@ class Machine:
     def plan(self, step: str, commands: str) -> None:
         (self.plans / step).write_text(commands)
 
-    def run(self, seconds: float, least: float = 0) -> int:
+    def run(self, seconds: float, least: float = 0, identity: str = "") -> int:
         """Runs the script; returns its exit status."""
         environment = {
             **os.environ,
@@ -77,6 +79,7 @@ class Machine:
             "PLANS": str(self.plans),
             "LEASE_GRACE": "0",
             "LEASE_LEAST": str(least),
+            "IDENTITY": identity,
         }
         command = ["bash", str(self.tree / "tests" / "cuda" / "lease.sh"), str(seconds)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -123,6 +126,13 @@ def test_the_steps_have_an_order_and_each_result_is_there_before_the_next_step(
         known = (machine.plans / f"{step}.known").read_text().splitlines()
         assert [json.loads(line)["step"] for line in known] == ORDER[:number]
     machine.replace()
+
+
+def test_what_was_built_is_looked_at_once(machine: Machine) -> None:
+    assert machine.run(60, identity='{"library": "1"}') == 0
+    known = {step: (machine.plans / f"{step}.identity").read_text().strip() for step in ORDER[2:]}
+    assert set(known.values()) == {'{"library": "1"}'}
+    assert (machine.plans / "build.identity").read_text() == "\n"
 
 
 def test_a_step_that_hangs_is_ended_with_all_that_it_began_and_the_next_ones_run(
@@ -241,6 +251,23 @@ def test_the_programs_themselves_take_what_the_script_says(tmp_path: Path) -> No
     assert all("test_accuracy.py" in key for key in tests["accuracy"] | tests["awkward"])
     kinds = {name.partition("/")[0] for name in results["benchmark"]}
     assert kinds == {"ceilings", "attention", "schemes", "step"}
+
+
+def test_a_program_takes_the_identity_that_it_is_told(tmp_path: Path) -> None:
+    script = (
+        "import json, os, sys; sys.path.insert(0, 'benchmarks/cuda'); import gpu_run;"
+        "print(json.dumps([gpu_run.prepared('cuda'), sys.path[0], os.environ['PYTHONPATH']]))"
+    )
+    environment = {
+        **os.environ, "AERO_GPU_SITE": str(tmp_path), "AERO_GPU_IDENTITY": '{"library": "1"}',
+        "PYTHONPATH": "before",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert json.loads(done.stdout) == [
+        {"library": "1"}, str(tmp_path), f"{tmp_path}{os.pathsep}before",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", ["tests/cuda/run.py", "benchmarks/cuda/run.py"])
