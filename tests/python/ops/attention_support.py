@@ -58,8 +58,8 @@ def page() -> str:
     """docs/reference/attention.md."""
     head = (
         "# Attention\n\n"
-        "What `aero.ops.attention_entropy` computes. Entropy and logsumexp come with every "
-        "feature, and features combine, but for `cu_seqlens` with `mask` and `bias`. "
+        "This page lists what `aero.ops.attention_entropy` computes. Every feature returns entropy "
+        "and logsumexp. All features combine, except `cu_seqlens` with `mask` and `bias`. "
         "`return_max_logits=True` adds `max_logits`, the largest score of each row after scale, "
         "cap, bias, slopes and temperature, `max_j s_ij`, and `largest_key`, the first key that "
         "has it, counted from the first key of its sequence; a sink is no key. The gradient of "

@@ -182,12 +182,12 @@ def page() -> str:
     """docs/reference/transforms.md."""
     head = (
         "# Transforms\n\n"
-        "What torch's transforms do with the four operators. "
+        "This page shows what torch's transforms do with the four operators. "
         "`tests/python/ops/test_transformations.py` checks every cell.\n\n"
         "Values and first gradients are native. "
-        "Tangents (forward mode) and second derivatives come from the plain form, and attention's "
-        "form the [T, S] scores. "
-        '`backend="reference"` bears the same transforms; it is compared in the same cells.\n\n'
+        "Tangents (forward mode) and second derivatives come from the plain PyTorch form; that of "
+        "attention builds the [T, S] scores. "
+        '`backend="reference"` supports the same transforms, and the test compares it there.\n\n'
     )
     rows = [(name, *(WORKS,) * 4) for name in EAGER]
     rows += [(name, *(what,) * 4) for name, what in TRACED.items()]
