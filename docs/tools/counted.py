@@ -27,7 +27,7 @@ NETWORKS = {
 }
 #: Label -> what the network is, in the table of trained ones.
 TRAINED = {
-    "SM+LN+G": "as GPT-2",
+    "SM+LN+G": "as in GPT-2",
     "SM+LN+G+S4": "LayerNorm and GELU",
     "SM+FN+R+S4": "foldable norm and ReLU",
     "SM+ScFuFFN+S4": "softmax only",
@@ -59,7 +59,7 @@ def saving() -> str:
     counted["seconds, 128 tokens, `spu-2024`, 1 Gbit/s"] = [
         mpc.simulate(label).latency("lan-1gbps").seconds for label in NETWORKS
     ]
-    counted["MB of a later token, `aero private chat`"] = [*map(later_megabytes, NETWORKS)]
+    counted["MB for each later token, `aero private chat`"] = [*map(later_megabytes, NETWORKS)]
     rows = [
         [name, *map(three_digits, found)]
         + [f"{three_digits(found[0] / found[i])} times" for i in (1, 2)]
