@@ -92,11 +92,13 @@ say("done")
 sys.stdin.read()
 """
 SERVER = """
-import json, os, sys, threading
+import json, os, signal, sys, threading
 from pathlib import Path
 from aero.private.parties.events import encoded
 from aero.private.parties.party import PartyJob
 from aero.private.parties.serving import serve
+# A shell ignores interrupts for what it starts in the background, and tests for their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
 out = sys.stdout.buffer
 # It ends with the tests, however they end.
