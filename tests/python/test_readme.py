@@ -90,7 +90,9 @@ def saving_table() -> str:
         "seconds, 128 tokens, `spu-2024`, 1 Gbit/s": [
             mpc.simulate(label).latency("lan-1gbps").seconds for label in labels
         ],
-        "MB for each later token, `aero private chat`": [later_megabytes(label) for label in labels],
+        "MB for each later token, `aero private chat`": [
+            later_megabytes(label) for label in labels
+        ],
     }
     rows = [
         [name, *(three_digits(value) for value in found)]
