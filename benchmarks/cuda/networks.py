@@ -22,7 +22,6 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +61,11 @@ class CapturedRun:
     def __init__(self, cell: Cell, data: PreparedData, tokens: Tensor, output: Path) -> None:
         self.plan, self._data, self._tokens = cell.planned(output), data, tokens
         self.recipe, self.device = self.plan.recipe, tokens.device
+        self._refuse_what_a_graph_lacks()
         mark = data.tokenizer.eos_token_id
         model: Any = build_model(self.plan, bos_token_id=mark, eos_token_id=mark)
         self.model = model.to(self.device).train()
-        self.steps_done, steps = 0, self.recipe.steps
+        steps = self.recipe.steps
         open_folder(self.plan, data)
         self._recorder = RunRecorder(
             self.plan.folder,
@@ -86,11 +86,27 @@ class CapturedRun:
         self._records = torch.full((steps, 2), math.nan, device=self.device)
         self._optimizer = self._adamw()
 
+    def _refuse_what_a_graph_lacks(self) -> None:
+        """Raises ValueError for what `aero train` does and this does not."""
+        recipe, plan, text = self.recipe, self.plan, self._data.manifest
+        lacking = {
+            "a schedule that is not linear": recipe.schedule.shape != "linear",
+            "an entropy penalty": plan.spec.entropy_regularized,
+            "temperatures, which have a rate of their own": "SM(t)" in plan.label,
+            "float16": recipe.training.precision == "float16",
+            "a network to start from or a teacher": bool(plan.source or plan.teacher),
+            f"the text {recipe.data.source!r} from a folder prepared of {text.name!r}": (
+                Path(recipe.data.source).name != text.name
+            ),
+            f"a vocabulary of {recipe.data.vocabulary} from a folder prepared for "
+            f"{text.vocabulary}": recipe.data.vocabulary != text.vocabulary,
+        }
+        if found := [name for name, is_asked in lacking.items() if is_asked]:
+            raise ValueError(f"networks: {plan.name} asks for {found[0]}: use `aero train`")
+
     def _rate(self, step: int) -> float:
         """The learning rate: linear to the warm-up's end and linear to 0, as the Trainer has it."""
         recipe = self.recipe
-        assert recipe.schedule.shape == "linear"
-        assert not self.plan.spec.entropy_regularized
         rise, steps = recipe.warmup_steps, recipe.steps
         part = step / max(1, rise) if step < rise else (steps - step) / max(1, steps - rise)
         return recipe.optimizer.learning_rate * max(0.0, part)
@@ -196,17 +212,6 @@ class CapturedRun:
         folder.update(steps_done=steps, seconds=round(recorder.seconds, 3), status=status)
 
 
-@contextmanager
-def one_batch_on_the_device(device: torch.device) -> Iterator[None]:
-    """Default settings of what runs around the graphs."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    yield
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-
-
 def train(
     cells: Sequence[Cell], data: PreparedData, tokens: Tensor, output: Path, end: float
 ) -> bool:
@@ -287,7 +292,7 @@ def main() -> int:
         with tarfile.open(chosen.archive) as file:
             file.extractall(ROOT, filter="data")
     data = open_prepared_data(chosen.prepared, context_length=128)
-    tokens = torch.from_numpy(data.train.astype("int16")).to(chosen.device)
+    tokens = torch.from_numpy(data.train.astype("int32")).to(chosen.device)
     in_time = True
     while in_time:
         plan = plan_target(chosen.target, "mini", settings=chosen.set, output=output)
@@ -295,8 +300,8 @@ def main() -> int:
         if not left:
             break
         for batch in batches(left, chosen.jobs):
-            with one_batch_on_the_device(tokens.device):
-                in_time = in_time and train(batch, data, tokens, output, end)
+            in_time = train(batch, data, tokens, output, end)
+            torch.cuda.empty_cache()
             if chosen.archive:
                 pack(unique_cells([plan]), chosen.archive, output)
             if not in_time:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from aero.train.data.prepared_data import prepare_data
+from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.training import train_runs
 from benchmarks.paper.cells import Cell
@@ -41,26 +42,50 @@ def metrics(cell: Cell, output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (cell.folder(output).path / "metrics.jsonl").open()]
 
 
-@pytest.mark.parametrize("label", ("SM+LN+G", "SM+FN+R+S4", "SM+ScFuFFN+S4"))
-def test_a_run_by_captured_steps_has_the_losses_of_aero_train(
-    label: str, networks: Any, corpus: Path, tmp_path: Path
-) -> None:
-    recipe = load_recipe(
+def small_recipe(corpus: Path, *changes: str) -> Recipe:
+    return load_recipe(
         "demo",
         settings=(
             f'data.source="{corpus}"', "data.vocabulary=300", "model.num_layers=2",
             "model.context_length=32", "training.tokens=2048", "training.tokens_per_step=128",
             "training.precision=bfloat16", "training.threads=1", "evaluation.every_steps=0",
             "evaluation.final_tokens=512", "logging.every_steps=4",
-            "logging.entropy_every_steps=0", "logging.tensorboard=false",
+            "logging.entropy_every_steps=0", "logging.tensorboard=false", *changes,
         ),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("label", "change"),
+    [
+        ("SM+LN+G", "schedule.shape=cosine"),
+        ("SM+LN+G", "training.precision=float16"),
+        ("EReg(SM(t)+ScFuFFN)", "model.num_layers=2"),
+        ("SM(t)+ScFuFFN", "model.num_layers=2"),
+        ("SM+LN+G", "data.vocabulary=299"),
+        ("SM+LN+G", 'data.source="elsewhere"'),
+    ],
+)
+def test_what_a_replayed_step_does_not_do_is_refused(
+    label: str, change: str, networks: Any, corpus: Path, tmp_path: Path
+) -> None:
+    data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=32)
+    cell = Cell(label, 3, small_recipe(corpus, change), "group")
+    with pytest.raises(ValueError, match="use `aero train`"):
+        networks.train([cell], data, torch.from_numpy(data.train.astype("int32")), tmp_path, 0.0)
+
+
+@pytest.mark.parametrize("label", ("SM+LN+G", "SM+FN+R+S4", "SM+ScFuFFN+S4"))
+def test_a_run_by_captured_steps_has_the_losses_of_aero_train(
+    label: str, networks: Any, corpus: Path, tmp_path: Path
+) -> None:
+    recipe = small_recipe(corpus)
     cell = Cell(label, 3, recipe, "group")
     cache = tmp_path / "corpora"
     there, here = tmp_path / "there", tmp_path / "here"
     train_runs([cell.planned(there)], cache_dir=cache, say=lambda text: None)
     data = prepare_data(recipe.data, cache_dir=cache, context_length=32)
-    tokens = torch.from_numpy(data.train.astype("int16"))
+    tokens = torch.from_numpy(data.train.astype("int32"))
     assert networks.train([cell], data, tokens, here, float("inf"))
     assert cell.status(here) == "finished"
     lines = [
