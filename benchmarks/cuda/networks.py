@@ -1,16 +1,17 @@
-"""Trains a target's networks on a borrowed GPU, a whole step as one graph and several at once.
+"""Trains targets' networks on a borrowed GPU, a whole step as one graph and several at once.
 
-    python3 benchmarks/cuda/networks.py [TARGET] --prepared FOLDER [--budget 240] [--archive FILE]
+    python3 benchmarks/cuda/networks.py TARGET... --prepared FOLDER... [--budget 240] [--archive A]
 
 Networks of a million parameters leave a GPU idle while Python asks for kernels. Here a step of
 training is captured once and then replayed, with its windows, learning rate and losses on the
 device, and the graphs of several networks run side by side. Arithmetic, order of windows, schedule
 and records are those of `aero train`; `tests/python/test_cuda_networks.py` compares the two. There
 are no checkpoints: what the budget ends is lost, and a second call begins those runs again. The
-texts of the target need not be there, only what was prepared of them, in the folder that
+texts of the targets need not be there, only what was prepared of them, in the folders that
 `--prepared` names. The archive has the folders of the runs that ended, without weights, and a
-second call unpacks it. PYTHONPATH must name what `packaging/build_offline.py` prints. The exit
-status is 2 where time ran out before all ended.
+second call unpacks it. The targets' runs are those of one output, as of `python -m benchmarks.paper
+--output`. PYTHONPATH must name what `packaging/build_offline.py` prints. The exit status is 2 where
+time ran out before all ended.
 """
 
 from __future__ import annotations
@@ -88,18 +89,13 @@ class CapturedRun:
 
     def _refuse_what_a_graph_lacks(self) -> None:
         """Raises ValueError for what `aero train` does and this does not."""
-        recipe, plan, text = self.recipe, self.plan, self._data.manifest
+        recipe, plan = self.recipe, self.plan
         lacking = {
             "a schedule that is not linear": recipe.schedule.shape != "linear",
             "an entropy penalty": plan.spec.entropy_regularized,
             "temperatures, which have a rate of their own": "SM(t)" in plan.label,
             "float16": recipe.training.precision == "float16",
             "a network to start from or a teacher": bool(plan.source or plan.teacher),
-            f"the text {recipe.data.source!r} from a folder prepared of {text.name!r}": (
-                Path(recipe.data.source).name != text.name
-            ),
-            f"a vocabulary of {recipe.data.vocabulary} from a folder prepared for "
-            f"{text.vocabulary}": recipe.data.vocabulary != text.vocabulary,
         }
         if found := [name for name, is_asked in lacking.items() if is_asked]:
             raise ValueError(f"networks: {plan.name} asks for {found[0]}: use `aero train`")
@@ -212,12 +208,44 @@ class CapturedRun:
         folder.update(steps_done=steps, seconds=round(recorder.seconds, 3), status=status)
 
 
-def train(
-    cells: Sequence[Cell], data: PreparedData, tokens: Tensor, output: Path, end: float
-) -> bool:
-    """Trains cells side by side; False where the time ended before."""
+class Texts:
+    """Prepared texts, each on the device once.
+
+    Args:
+        folders: of `prepare_data`.
+        device: where the training splits go.
+    """
+
+    def __init__(self, folders: Sequence[Path], device: str) -> None:
+        self._found: dict[tuple[str, int], tuple[PreparedData, Tensor]] = {}
+        for folder in folders:
+            data = open_prepared_data(folder, context_length=128)
+            tokens = torch.from_numpy(data.train.astype("int32")).to(device)
+            self._found[data.manifest.name, data.manifest.vocabulary] = data, tokens
+
+    def of(self, cell: Cell) -> tuple[PreparedData, Tensor]:
+        """The text of a run.
+
+        Raises:
+            ValueError: no folder was prepared of it.
+        """
+        wanted = Path(cell.recipe.data.source).name, cell.recipe.data.vocabulary
+        if wanted not in self._found:
+            raise ValueError(
+                f"networks: expected a folder prepared of {wanted[0]!r} with a vocabulary of "
+                f"{wanted[1]:,}, got {sorted(self._found)}: name it by --prepared"
+            )
+        return self._found[wanted]
+
+
+def train(cells: Sequence[Cell], texts: Texts, output: Path, end: float) -> float | None:
+    """Trains cells side by side.
+
+    Returns:
+        seconds per run and step; None where the time ended before.
+    """
     begun = time.time()
-    runs = [CapturedRun(cell, data, tokens, output) for cell in cells]
+    runs = [CapturedRun(cell, *texts.of(cell), output) for cell in cells]
     for run in runs:
         run.capture()
     ready, done = time.time(), 0
@@ -228,10 +256,10 @@ def train(
                 if done < run.recipe.steps:
                     run.advance()
             done += 1
-        if tokens.device.type == "cuda":
-            torch.cuda.synchronize(tokens.device)
+        if runs[0].device.type == "cuda":
+            torch.cuda.synchronize(runs[0].device)
         if time.time() > end:
-            return False
+            return None
     taken = time.time() - ready
     for run in runs:
         run.finish()
@@ -242,7 +270,7 @@ def train(
         f"{time.time() - ready - taken:.1f} s",
         flush=True,
     )
-    return True
+    return (time.time() - begun) / most / len(runs)
 
 
 def batches(cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
@@ -279,35 +307,43 @@ def pack(cells: Sequence[Cell], archive: Path, output: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("target", nargs="?", default="hundred_million")
+    parser.add_argument("targets", nargs="+")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--budget", type=float, default=240, help="seconds")
     parser.add_argument("--jobs", type=int, default=5)
-    parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--prepared", type=Path, nargs="+", required=True)
+    parser.add_argument("--output", type=Path, help="default: runs/ and the first target")
     parser.add_argument("--archive", type=Path, help="runs of before and after")
     parser.add_argument("--set", action="append", default=[], help="as of benchmarks.paper")
     chosen = parser.parse_args()
-    end, output = time.time() + chosen.budget, ROOT / "runs" / chosen.target
+    end, output = time.time() + chosen.budget, chosen.output or Path("runs", chosen.targets[0])
+    output = ROOT / output
     if chosen.archive and chosen.archive.exists():
         with tarfile.open(chosen.archive) as file:
             file.extractall(ROOT, filter="data")
-    data = open_prepared_data(chosen.prepared, context_length=128)
-    tokens = torch.from_numpy(data.train.astype("int32")).to(chosen.device)
-    in_time = True
+    texts = Texts(chosen.prepared, chosen.device)
+    in_time, pace = True, 0.0
     while in_time:
-        plan = plan_target(chosen.target, "mini", settings=chosen.set, output=output)
-        left = [cell for cell in unique_cells([plan]) if not cell.is_done(output)]
+        plans = [
+            plan_target(target, "mini", settings=chosen.set, output=output)
+            for target in chosen.targets
+        ]
+        left = [cell for cell in unique_cells(plans) if not cell.is_done(output)]
         if not left:
             break
         for batch in batches(left, chosen.jobs):
-            in_time = train(batch, data, tokens, output, end)
-            torch.cuda.empty_cache()
-            if chosen.archive:
-                pack(unique_cells([plan]), chosen.archive, output)
-            if not in_time:
-                break
-    print(by_row(plan, output))
-    counts = Counter(cell.status(output) for cell in unique_cells([plan]))
+            steps = sum(cell.recipe.steps for cell in batch)
+            found = None
+            if time.time() + pace * steps < end:  # else a shorter batch may fit
+                found = train(batch, texts, output, end)
+                torch.cuda.empty_cache()
+                if chosen.archive:
+                    pack(unique_cells(plans), chosen.archive, output)
+            pace = found or pace
+            in_time = in_time and found is not None
+    for plan in plans:
+        print(by_row(plan, output))
+    counts = Counter(cell.status(output) for cell in unique_cells(plans))
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0 if in_time else 2
 

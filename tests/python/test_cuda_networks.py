@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from aero.report import read_run
 from aero.train.data.prepared_data import prepare_data
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import load_recipe
@@ -62,8 +62,6 @@ def small_recipe(corpus: Path, *changes: str) -> Recipe:
         ("SM+LN+G", "training.precision=float16"),
         ("EReg(SM(t)+ScFuFFN)", "model.num_layers=2"),
         ("SM(t)+ScFuFFN", "model.num_layers=2"),
-        ("SM+LN+G", "data.vocabulary=299"),
-        ("SM+LN+G", 'data.source="elsewhere"'),
     ],
 )
 def test_what_a_replayed_step_does_not_do_is_refused(
@@ -72,7 +70,17 @@ def test_what_a_replayed_step_does_not_do_is_refused(
     data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=32)
     cell = Cell(label, 3, small_recipe(corpus, change), "group")
     with pytest.raises(ValueError, match="use `aero train`"):
-        networks.train([cell], data, torch.from_numpy(data.train.astype("int32")), tmp_path, 0.0)
+        networks.train([cell], networks.Texts([data.folder], "cpu"), tmp_path, 0.0)
+
+
+@pytest.mark.parametrize("change", ["data.vocabulary=299", 'data.source="elsewhere"'])
+def test_a_text_that_nobody_prepared_is_refused(
+    change: str, networks: Any, corpus: Path, tmp_path: Path
+) -> None:
+    data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=128)
+    cell = Cell("SM+LN+G", 3, small_recipe(corpus, change), "group")
+    with pytest.raises(ValueError, match="--prepared"):
+        networks.train([cell], networks.Texts([data.folder], "cpu"), tmp_path, 0.0)
 
 
 @pytest.mark.parametrize("label", ("SM+LN+G", "SM+FN+R+S4", "SM+ScFuFFN+S4"))
@@ -85,9 +93,9 @@ def test_a_run_by_captured_steps_has_the_losses_of_aero_train(
     there, here = tmp_path / "there", tmp_path / "here"
     train_runs([cell.planned(there)], cache_dir=cache, say=lambda text: None)
     data = prepare_data(recipe.data, cache_dir=cache, context_length=32)
-    tokens = torch.from_numpy(data.train.astype("int32"))
-    assert networks.train([cell], data, tokens, here, float("inf"))
+    assert networks.train([cell], networks.Texts([data.folder], "cpu"), here, float("inf"))
     assert cell.status(here) == "finished"
+    assert read_run(cell.folder(here).path).analysis is None
     lines = [
         [line for line in metrics(cell, each) if line["kind"] != "entropy"]
         for each in (there, here)

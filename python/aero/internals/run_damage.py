@@ -11,8 +11,9 @@ from aero.reading import UnreadableFileError
 # The files that a checksum vouches for: from the start, of a run that ended, of one that finished.
 _BEGUN = ("config.yaml", "manifest.json")
 _ENDED = ("run.json", "metrics.jsonl")
-_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
-_OPTIONAL = ("sample.json", "fixed_point.json")
+_FINISHED = ("evaluation.json",)
+# Those of a run that was analysed, and others that not every run has.
+_OPTIONAL = ("analysis.json", "analysis.npz", "sample.json", "fixed_point.json")
 
 
 def run_damage(folder: Path, status: str | None) -> list[str]:
