@@ -241,7 +241,7 @@ def test_only_the_private_environment_imports_jax_and_spu() -> None:
 
 
 # Pipes between processes that this package started itself; everything else goes through the reader.
-OWN_PIPES = {"delay_line.py", "diagnosis.py", "shaped_link.py", "supervision.py", "worker_pipe.py"}
+OWN_PIPES = {"delay_line.py", "diagnosis.py", "orders.py", "shaped_link.py"}
 PARSERS = {
     "json": {"load", "loads", "JSONDecoder"},
     "yaml": {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"},

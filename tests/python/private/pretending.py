@@ -19,6 +19,7 @@ import msgspec
 
 from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.parties.events import Event
+from aero.private.parties.orders import told
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.terms import PROTOCOL
@@ -36,8 +37,7 @@ job = json.loads(sys.stdin.readline())
 settings = job["settings"]
 say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None}})
 told = json.loads(sys.stdin.readline())
-go = {{name: address[5:] for name, address in told["go"].items()}}
-own = go.pop("own")
+own, go = told["own"][5:], {{name: address[5:] for name, address in told["others"].items()}}
 say("stage", stage="layer 0")
 size = told["request"]["prompt_length"] * 100_000 + 100 * os.urandom(1)[0]
 if job["party"] != "client":
@@ -87,19 +87,21 @@ while read:
             say("stage", stage="revealed")
         say("pass", index=index, token=index)
     say("computed", cpu_seconds=0.0)
-    index, read = index + 1, json.loads(sys.stdin.readline())["read"]
+    index, told = index + 1, json.loads(sys.stdin.readline())
+    read = told["tokens" if job["party"] == "client" else "rows"]
 say("done")
 sys.stdin.read()
 """
 SERVER = """
-import json, os, signal, sys, threading
+import os, signal, sys, threading
 from pathlib import Path
 from aero.private.parties.events import encoded
+from aero.private.parties.orders import heard
 from aero.private.parties.party import PartyJob
 from aero.private.parties.serving import serve
 # A shell ignores interrupts for what it starts in the background, and tests for their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
+job = heard(sys.stdin.buffer.readline(), PartyJob)
 out = sys.stdout.buffer
 # It ends with the tests, however they end.
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
@@ -147,7 +149,7 @@ class Served:
             text=True,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(self.job.to_dict()) + "\n")
+        self.process.stdin.write(told(self.job).decode())
         self.process.stdin.flush()
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

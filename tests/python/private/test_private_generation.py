@@ -214,9 +214,8 @@ def serving_once(
 ) -> Iterator[str]:
     """A server of its own process for one client; its address."""
     job = PartyJob(folder, settings, "127.0.0.1:0", security=security, limits=limits)
-    said = {"party": "server", "python": str(find_private_python()), **job.to_dict()}
-    command = [sys.executable, "-m", "aero.private.parties.party_program"]
-    worker = Worker(command, said, folder / "server.log")
+    program = [sys.executable, "-m", "aero.private.parties.party_program"]
+    worker = Worker([*program, str(find_private_python())], job, folder / "server.log")
     try:
         while True:
             for event in worker.events():

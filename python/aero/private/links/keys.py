@@ -7,10 +7,11 @@ SHA-256 fingerprint: no authority can vouch for another one, and no name is chec
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import os
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ class Security:
     keys: Path
     known: Path
     third: Path | None = None
-    _last: list[_Listed] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         own_fingerprint(self.keys)
@@ -87,6 +87,10 @@ class Security:
     def third_party(self) -> str | None:
         """The fingerprint of the one certificate in `third`."""
         return self._listed().third
+
+    @functools.cached_property
+    def _last(self) -> list[_Listed]:
+        return []
 
     def _listed(self) -> _Listed:
         paths = [self.known, *([] if self.third is None else [self.third])]

@@ -1,7 +1,7 @@
 """The program of the private environment for `aero private run`: both parties in one process.
 
-Takes one job, a line of JSON on standard input, and after each pass a line with the tokens that the
-next one reads, `{"read": [17]}`; none end the run. Reports lines of JSON; see `parties.job`.
+Takes one job on standard input, and after each pass the tokens that the next one reads, as
+`parties.orders` has them; none end the run. Reports `parties.events`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any
 
 import numpy as np
 
@@ -19,15 +18,15 @@ from aero.private.compute.calls import Call, Traffic
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
 from aero.private.parties.events import Done, Failed, Pass, Piece
+from aero.private.parties.orders import BothPartiesJob, ReadTokens
 from aero.private.parties.worker_pipe import WorkerPipe
 from aero.private.party_errors import PartyError
-from aero.private.settings import PrivateSettings
 
 
 def main() -> None:
     """Does the job; whatever goes wrong is the last event."""
     pipe = WorkerPipe()
-    job = pipe.job()
+    job = pipe.job(BothPartiesJob)
     pipe.listen()
     try:
         generate(job, pipe)
@@ -39,11 +38,10 @@ def main() -> None:
         pipe.say(Done())
 
 
-def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
+def generate(job: BothPartiesJob, pipe: WorkerPipe) -> None:
     """Computes passes one after the other, and says each piece and each pass."""
-    settings = PrivateSettings.from_dict(job["settings"])
-    network = read_network(job["folder"])
-    parties = InProcessParties(settings)
+    network = read_network(job.folder)
+    parties = InProcessParties(job.settings)
     try:
         set_up(parties)
         _say_piece(pipe, 0, parties.calls[-1])
@@ -53,13 +51,13 @@ def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
         sent = sum((call.traffic for call in weights), Traffic())
         seconds = sum(call.seconds for call in weights)
         _say_piece(pipe, 0, Call("weights", seconds, sent))
-        read = job["tokens"]
+        read = job.tokens
         for index in itertools.count():
             # Of several sequences each entry has a token of each.
             new = np.asarray(read, np.int32).reshape(len(read), -1).T
             found = computed.read_on(new, functools.partial(_say_piece, pipe, index))
             pipe.say(reported_pass(found, index))
-            read = pipe.next_message()["read"]
+            read = pipe.next_order(ReadTokens).tokens
             if not read:
                 break
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import parse_address
+from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
 
 
@@ -94,14 +95,14 @@ class ClientInLine:
     Attributes:
         channel: to it.
         address: HOST:PORT of its end.
-        request: `prompt_length` and `new_tokens`.
+        request: of it.
         session: at the helper, the one that its server has named.
         place: in the queue.
     """
 
     channel: Channel
     address: str
-    request: dict[str, int]
+    request: Request
     session: str = ""
     place: int = 1
     watching: asyncio.Task[None] = field(init=False)

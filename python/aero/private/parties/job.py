@@ -1,9 +1,8 @@
 """A private run from outside the private environment: the job, its checks and its events.
 
-The job goes as a line of JSON to `both_parties_worker` in the private environment:
-`{"folder": ..., "settings": {...}, "tokens": [...]}`. Back come the `parties.events`: a `Piece` for
-each part that ran, a `Pass` for each token, and last `Done` or `Failed`. After a `Pass` the tokens
-that the next one reads go there, none at the end.
+The job goes to `both_parties_worker` in the private environment. Back come the `parties.events`: a
+`Piece` for each part that ran, a `Pass` for each token, and last `Done` or `Failed`. After a `Pass`
+the tokens that the next one reads go there, none at the end.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
+from aero.private.parties.orders import BothPartiesJob, Place, ReadTokens
 from aero.private.parties.passes import Reads, read_alone
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
@@ -151,11 +151,7 @@ def generate_privately(
         >>> found.tokens  # doctest: +SKIP
         [17, 3]
     """
-    job = {
-        "folder": str(folder.resolve()),
-        "settings": settings.to_dict(),
-        "tokens": _by_place(tokens, settings),
-    }
+    job = BothPartiesJob(folder.resolve(), settings, _by_place(tokens, settings))
     found, command = Generated(), "aero.private.parties.both_parties_worker"
     reads = read_alone(new_tokens) if reads is None else reads
     for event in _events(private_command(command, python), job, reads):
@@ -163,16 +159,16 @@ def generate_privately(
     return found
 
 
-def _plain(read: Sequence[Any]) -> list[Any]:
-    return [list(one) if isinstance(one, tuple) else int(one) for one in read]
+def _plain(read: Sequence[Any]) -> list[Place]:
+    return [one if isinstance(one, tuple) else int(one) for one in read]
 
 
-def _by_place(tokens: Sequence[Any], settings: PrivateSettings) -> list[Any]:
+def _by_place(tokens: Sequence[Any], settings: PrivateSettings) -> list[Place]:
     """The tokens of one prompt; of several those of each place."""
     if not isinstance(tokens[0], Sequence):
         return [int(token) for token in tokens]
     check_batch(tokens, settings)
-    return [[int(token) for token in place] for place in zip(*tokens, strict=True)]
+    return [tuple(int(token) for token in place) for place in zip(*tokens, strict=True)]
 
 
 def collect(
@@ -198,7 +194,7 @@ def collect(
             found.logits.append(np.frombuffer(event.logits, "<f4").reshape(event.shape))
 
 
-def _events(command: list[str], job: Part, reads: Reads) -> Iterator[Event]:
+def _events(command: list[str], job: BothPartiesJob, reads: Reads) -> Iterator[Event]:
     """The reports of a worker up to its end; its process ends with this generator."""
     with temporary_folder() as folder:
         log = folder / "worker.log"
@@ -213,7 +209,7 @@ def _events(command: list[str], job: Part, reads: Reads) -> Iterator[Event]:
                         raise PartyError(f"private: {event.reason}")
                     yield event
                     if isinstance(event, Pass):
-                        worker.tell({"read": _plain(reads(event.token))})
+                        worker.tell(ReadTokens(_plain(reads(event.token))))
         finally:
             worker.end()
 

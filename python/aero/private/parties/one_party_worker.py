@@ -1,7 +1,6 @@
 """The program of the private environment for one party of two or three.
 
-Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
-"new_tokens": N}`, of the others without the last two, and reports the `parties.events`.
+Takes its job and what follows it, as `parties.orders` has them, and reports `parties.events`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from aero.private.parties.confinement import confine
 from aero.private.parties.events import Done, Failed
+from aero.private.parties.orders import OnePartyJob
 from aero.private.parties.worker_pipe import WorkerPipe, most_memory
 from aero.private.party_errors import PartyError
 from aero.private.temporary import temporary_folder
@@ -21,11 +21,11 @@ from aero.private.temporary import temporary_folder
 def main() -> None:
     """Does the job; an error is the last event, without the values that it concerns."""
     pipe = WorkerPipe()
-    job = pipe.job()
+    job = pipe.job(OnePartyJob)
     try:
-        _bound_memory(job["memory_bytes"])
+        _bound_memory(job.memory_bytes)
         with temporary_folder() as own:
-            for missing in confine(_network_files(Path(job["folder"])), own):
+            for missing in confine(_network_files(job.folder), own):
                 print(f"this kernel: {missing}", file=sys.stderr, flush=True)
             pipe.listen()
             # NumPy starts threads.

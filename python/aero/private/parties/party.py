@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
 from aero.private.parties.events import Event, Place
 from aero.private.parties.memory import check_memory
+from aero.private.parties.orders import OnePartyJob
 from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
-from aero.private.parties.terms import check_hello, hello
+from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.third_party import three_party_terms, while_alive
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
@@ -55,8 +55,8 @@ class PartyJob:
         >>> from aero.private import PrivateSettings
         >>> from aero.private.parties.party import PartyJob
         >>> job = PartyJob(Path("public"), PrivateSettings(), "localhost:7700", tokens=(1, 2))
-        >>> PartyJob.from_dict(job.to_dict()).tokens
-        (1, 2)
+        >>> job.party.word
+        'client'
     """
 
     folder: Path
@@ -81,32 +81,16 @@ class PartyJob:
             return Party.CLIENT
         return Party.SERVER if self.helps is None else Party.HELPER
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values; they hold the prompt."""
-        security = self.security
-        files = security and [security.keys, security.known, security.third]
-        return {
-            **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)},
-            "folder": str(self.folder.resolve()),
-            "log": None if self.log is None else str(self.log.resolve()),
-            "settings": self.settings.to_dict(),
-            "security": files and [each and str(each) for each in files],
-            "limits": dataclasses.asdict(self.limits),
-        }
+    def start_worker(self, command: Sequence[str], log: Path) -> Worker:
+        """Starts the worker that computes for this party.
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> PartyJob:
-        """The inverse of `to_dict`."""
-        tokens, log, security = fields["tokens"], fields["log"], fields["security"]
-        changed = {
-            "folder": Path(fields["folder"]),
-            "settings": PrivateSettings.from_dict(fields["settings"]),
-            "limits": TimeLimits(**fields["limits"]),
-            "tokens": None if tokens is None else tuple(tokens),
-            "security": security and Security(*(each and Path(each) for each in security)),
-            "log": None if log is None else Path(log),
-        }
-        return cls(**(fields | changed))
+        Args:
+            command: of `one_party_worker`.
+            log: file for its standard error.
+        """
+        folder, most = self.folder.resolve(), self.memory_bytes
+        job = OnePartyJob(self.party.word, folder, self.settings, self.tokens, most)
+        return Worker(command, job, log, most)
 
 
 def check_security(job: PartyJob) -> None:
@@ -179,7 +163,7 @@ def ask(
     command = private_command("aero.private.parties.one_party_worker", python)
     with temporary_folder() as folder:
         log = job.log or folder / "worker.log"
-        worker = Worker(command, {"party": "client", **job.to_dict()}, log)
+        worker = job.start_worker(command, log)
         try:
             asyncio.run(_ask(job, worker, on_event, reads))
         except PartyError as error:
@@ -194,8 +178,9 @@ async def _ask(
 ) -> None:
     assert job.tokens is not None
     assert job.new_tokens is not None
-    request = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
     description = read_description(job.folder)
+    asked = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
+    request = checked_request(asked, description)
     await asyncio.to_thread(_check_memory, job, description)
     terms = await first_report(worker, job.limits.ready)
     if job.helper is not None:

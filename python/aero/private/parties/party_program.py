@@ -1,14 +1,15 @@
-"""A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
+"""A party as a program: takes a `PartyJob` as a line of JSON, reports events, ends with its caller.
 
-`{"party": "server", "python": ..., ...}` with the private environment's Python and the fields of
-`PartyJob`; a server or helper serves one client. Events are those of `serve` and `ask`, last `Done`
-or `Failed`.
+Its argument is the private environment's Python; a server or helper serves one client. Events are
+those of `serve` and `ask`, last `Done` or `Failed`.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from aero.private.compute.calls import Party
 from aero.private.parties.events import Done, Failed
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.serving import serve
@@ -19,13 +20,10 @@ from aero.private.party_errors import PartyError
 def main() -> None:
     """Takes part in one run."""
     pipe = WorkerPipe()
-    fields = pipe.job()
+    job, python = pipe.job(PartyJob), Path(sys.argv[1])
     pipe.listen()
-    party, python = fields.pop("party"), Path(fields.pop("python"))
-    job = PartyJob.from_dict(fields)
-
     try:
-        if party != "client":
+        if job.party is not Party.CLIENT:
             serve(job, pipe.say, python, once=True)
         else:
             ask(job, pipe.say, python)

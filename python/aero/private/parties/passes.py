@@ -6,7 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aero.internals.extras import extra
 from aero.private.party_errors import PartyError
+
+with extra("private"):
+    import msgspec
 
 # What the client reads in the next pass, of the token that the last one gave; nothing: the end. Of
 # several sequences each token is a tuple of them.
@@ -19,12 +23,31 @@ def read_alone(new_tokens: int) -> Reads:
     return lambda token: [token] if next(left) > 0 else []
 
 
+class Request(msgspec.Struct, frozen=True):
+    """The run that a client asks for.
+
+    Attributes:
+        prompt_length: in tokens.
+        new_tokens: how many to compute at most.
+    """
+
+    prompt_length: int
+    new_tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return msgspec.structs.asdict(self)
+
+    def __str__(self) -> str:
+        return f"a prompt of {self.prompt_length} tokens and {self.new_tokens} new ones"
+
+
 class Passes:
     """The passes so far, of which the request is the first.
 
     Args:
         context_length: of the network.
-        request: `prompt_length`, and the `new_tokens` that the session gives at most.
+        request: of the client.
 
     Attributes:
         rows: how many tokens each pass reads.
@@ -33,9 +56,9 @@ class Passes:
         ended: no further one comes.
     """
 
-    def __init__(self, context_length: int, request: dict[str, Any]) -> None:
-        self._context, self.most = context_length, request["new_tokens"]
-        self.rows: list[int] = [request["prompt_length"]]
+    def __init__(self, context_length: int, request: Request) -> None:
+        self._context, self.most = context_length, request.new_tokens
+        self.rows: list[int] = [request.prompt_length]
         self.computed, self.ended = 0, False
 
     def add(self, rows: int) -> None:

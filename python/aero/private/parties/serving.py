@@ -25,7 +25,7 @@ from aero.private.parties.entrance import ClientInLine, Places, Stranger, Strang
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.memory import check_memory
 from aero.private.parties.party import PartyJob, check_security, last_words
-from aero.private.parties.passes import Passes
+from aero.private.parties.passes import Passes, Request
 from aero.private.parties.queries import Queries
 from aero.private.parties.refusals import Refusals
 from aero.private.parties.supervision import bound_of, supervise
@@ -107,8 +107,7 @@ class _Server:
         self.worker = self._new_worker()
 
     def _new_worker(self) -> Worker:
-        party = self._job.party.word
-        return Worker(self._command, {"party": party, **self._job.to_dict()}, self.log)
+        return self._job.start_worker(self._command, self.log)
 
     async def serve(self, listener: socket.socket, *, once: bool) -> None:
         """Serves clients; returns after one with `once`."""
@@ -195,7 +194,7 @@ class _Server:
         client.watching = asyncio.create_task(self._watch(client))
         self._tell_places()
 
-    async def _agree(self, channel: Channel) -> tuple[dict[str, int], str]:
+    async def _agree(self, channel: Channel) -> tuple[Request, str]:
         """A client's request and its session, after the terms of both agreed."""
         _, theirs = await channel.next_message(self._job.limits.hello, "hello")
         channel.post(hello=self._own)
@@ -203,16 +202,16 @@ class _Server:
         if self._job.security is None and self._waits_for_helper and theirs["role"] == helper:
             channel.peer = helper
         check_hello(self._own, theirs, channel.peer)
-        length, new_tokens = checked_request(theirs.get("request"), self._description)
+        request = checked_request(theirs.get("request"), self._description)
         session = theirs.get("session", "")
         if len(session) > _MOST_SESSION:
             raise channel.foreign(f"a session of {len(session)} characters")
         if channel.peer != helper:
-            self._queries.check(channel.who, new_tokens)
+            self._queries.check(channel.who, request.new_tokens)
         channel.beat()
         if channel.peer != helper:
-            await asyncio.to_thread(self._check_memory, length)
-        return {"prompt_length": length, "new_tokens": new_tokens}, session
+            await asyncio.to_thread(self._check_memory, request.prompt_length)
+        return request, session
 
     def _check_memory(self, length: int) -> None:
         """Checks that a prompt fits in this machine's memory; raises PartyError."""
@@ -264,8 +263,8 @@ class _Server:
     async def _serve_one(self, client: ClientInLine) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request, limits = client.channel, client.request, self._job.limits
-        told, most = (channel.who, client.address), request["new_tokens"]
-        self._on_event(Client(*told, request["prompt_length"], most))
+        told, most = (channel.who, client.address), request.new_tokens
+        self._on_event(Client(*told, request.prompt_length, most))
         passes = Passes(self._description["context_length"], request)
         bound = bound_of(self._description, self._job.settings, self._job.party)
         channels = [channel]
@@ -296,7 +295,7 @@ class _Server:
         Raises:
             PartyError: the client has no tokens left, or somebody left; the others are told.
         """
-        who, limits, new_tokens = client.channel.who, self._job.limits, client.request["new_tokens"]
+        who, limits, new_tokens = client.channel.who, self._job.limits, client.request.new_tokens
         told: PartyError | None = PartyError("stopped")  # other errors name this party's files
         try:
             self._queries.check(who, new_tokens)
@@ -319,7 +318,7 @@ class _Server:
         if job.helps is None:
             session = third_party.new_session()
         else:
-            own = {**self._own, "request": client.request, "session": session}
+            own = {**self._own, "request": client.request.to_dict(), "session": session}
             going = third_party.go_to_server(
                 own, job.helps, job.security, silence, self.worker.check, channels
             )

@@ -29,7 +29,8 @@ from aero.private.parties.events import (
     Stage,
     Unpadded,
 )
-from aero.private.parties.passes import Passes, Reads
+from aero.private.parties.orders import Go, ReadRows, ReadTokens
+from aero.private.parties.passes import Passes, Reads, Request
 from aero.private.parties.peer import Peer
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError, PeerFailedError
@@ -101,10 +102,9 @@ async def supervise(
 ) -> Event:
     """Takes a worker through a run together with the others'; all get the sign to go.
 
-    The worker receives {"go": {"own": ..., "client": ...}, "request": ...} with addresses for SPU,
-    its own and those that stand for the others, and {"read": ...} after each pass. It reports any
-    events, of which a `Stage` names where it stands, and last `Done`. `Failed` ends the run. The
-    client says before each pass how many tokens it reads.
+    The worker is told to `Go`, and after each pass what the next one reads. It reports any events,
+    of which a `Stage` names where it stands, and last `Done`. `Failed` ends the run. The client
+    says before each pass how many tokens it reads.
 
     Args:
         worker: after its `first_report`; ended in every case.
@@ -131,12 +131,11 @@ async def supervise(
         async with contextlib.AsyncExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
             peers = [Peer(channel, folder) for channel in channels]
-            go = {"own": peers[0].tunnel.own}
             for peer in peers:
                 await stack.enter_async_context(peer.tunnel)
-                go[peer.channel.peer] = peer.tunnel.peer
-            request = {"prompt_length": passes.rows[0], "new_tokens": passes.most}
-            worker.tell({"go": go, "request": request})
+            others = {peer.channel.peer: peer.tunnel.peer for peer in peers}
+            request = Request(passes.rows[0], passes.most)
+            worker.tell(Go(peers[0].tunnel.own, others, request))
             return await run.result(peers)
     except BaseException as error:
         told = error if isinstance(error, PartyError) else PartyError("stopped")
@@ -302,14 +301,14 @@ class _Run:
         self._passes.add(len(tokens))
         for peer in self._peers:
             peer.channel.post(read=len(tokens))
-        self._worker.tell({"read": tokens})
+        self._worker.tell(ReadTokens(tokens))
 
     async def _follow(self, peer: Peer) -> None:
         def take(name: str, value: Any) -> None:
             if name == "read":
                 self._passes.add(value)
                 peer.channel.uncount()
-                self._worker.tell({"read": value})
+                self._worker.tell(ReadRows(value))
             else:
                 peer.done = True
                 self._note_if_all_are_done()

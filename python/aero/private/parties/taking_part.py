@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aero.network.files import read_description
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
 from aero.private.parties.events import Computed, Stage, Terms
-from aero.private.parties.terms import checked_request, party_terms
+from aero.private.parties.orders import Go, OnePartyJob, Place, ReadRows, ReadTokens
+from aero.private.parties.terms import party_terms
 from aero.private.parties.worker_pipe import WorkerPipe
-from aero.private.settings import PrivateSettings
 
 
-def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
+def take_part(job: OnePartyJob, pipe: WorkerPipe) -> None:
     """Computes with the other parties what the supervisor says, and reports `parties.events`.
 
-    After each pass a line says what the next one reads: `{"read": [17]}` at the client, and how
-    much, `{"read": 1}`, at the others. Nothing ends the run.
+    After each pass the client is told what the next one reads, the others how much. Nothing ends
+    the run.
 
     Args:
-        job: as of `one_party_worker`.
+        job: of this party.
         pipe: to the supervisor.
     """
-    party = Party[job["party"].upper()]
-    settings = PrivateSettings.from_dict(job["settings"])
-    folder = Path(job["folder"])
+    party, settings, folder = Party[job.party.upper()], job.settings, job.folder
     description = read_description(folder)
     pipe.say(Terms(party_terms(description, settings)))
     # The events above come at once; these imports take seconds.
@@ -43,14 +40,12 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     def say_piece(index: int, call: Call) -> None:
         pipe.say(reported_call(call, index))
 
-    knows_weights, knows_prompt = party is Party.SERVER, party is Party.CLIENT
+    knows_weights = party is Party.SERVER
     network = read_network(folder) if knows_weights else with_blank_weights(description)
-    told = pipe.next_message()
-    length, _ = checked_request(told["request"], description)
-    go = told["go"]
+    go = pipe.next_order(Go)
     parties = TcpParties(
         party,
-        {each: go["own"] if each is party else go.get(each.word, "") for each in Party},
+        {each: go.own if each is party else go.others.get(each.word, "") for each in Party},
         settings,
         on_stage=lambda name: pipe.say(Stage(name)),
     )
@@ -61,15 +56,25 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     weights = parties.calls[before:]
     sent = sum((call.traffic for call in weights), Traffic())
     say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
-    read = job["tokens"] if knows_prompt else length
-    for index in itertools.count():
+    for index, new in enumerate(_reads(job, go, pipe)):
         used = time.process_time()
-        new = np.asarray([read], np.int32) if knows_prompt else AbstractArray((1, read), np.int32)
         found = computed.read_on(new, functools.partial(say_piece, index))
-        if knows_prompt:
+        if party is Party.CLIENT:
             pipe.say(reported_pass(found, index))
         pipe.say(Computed(time.process_time() - used))
-        read = pipe.next_message()["read"]
-        if not read:
-            break
     parties.close()
+
+
+def _reads(
+    job: OnePartyJob, go: Go, pipe: WorkerPipe
+) -> Iterator[NDArray[np.int32] | AbstractArray]:
+    """What each pass reads, [1, T]; the client alone knows the tokens."""
+    tokens: Sequence[Place] | None = job.tokens
+    rows = go.request.prompt_length
+    while tokens if tokens is not None else rows:
+        if tokens is not None:
+            yield np.asarray([tokens], np.int32)
+            tokens = pipe.next_order(ReadTokens).tokens
+        else:
+            yield AbstractArray((1, rows), np.int32)
+            rows = pipe.next_order(ReadRows).rows

@@ -10,6 +10,7 @@ from typing import Any
 
 from aero import __version__
 from aero.network.description import layer_count
+from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
@@ -28,9 +29,7 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
     return flat
 
 
-def hello(
-    role: str, terms: Mapping[str, Any], request: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def hello(role: str, terms: Mapping[str, Any], request: Request | None = None) -> dict[str, Any]:
     """A party's description of itself.
 
     Args:
@@ -40,7 +39,7 @@ def hello(
         request: of the client: the run that it asks for.
     """
     said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms)}
-    return said | ({} if request is None else {"request": dict(request)})
+    return said | ({} if request is None else {"request": request.to_dict()})
 
 
 def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:
@@ -116,8 +115,8 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
     )
 
 
-def checked_request(request: Any, description: Part) -> tuple[int, int]:
-    """Prompt length and most new tokens of the run that a client, not to be trusted, asks for.
+def checked_request(request: Any, description: Part) -> Request:
+    """The run that a client, not to be trusted, asks for.
 
     Raises:
         PartyError: they do not fit in the context.
@@ -135,4 +134,4 @@ def checked_request(request: Any, description: Part) -> tuple[int, int]:
             f"prompt_length + new_tokens - 1 must be at most the context of {context}, got "
             f"{length} + {new_tokens} - 1"
         )
-    return length, new_tokens
+    return Request(length, new_tokens)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect
 from aero.private.links.keys import Security, own_fingerprint
+from aero.private.parties.passes import Request
 from aero.private.parties.terms import check_hello
 from aero.private.party_errors import PartyError
 
@@ -69,10 +70,10 @@ class Meeting:
     """The session that the server's helper may join, and the one who has."""
 
     def __init__(self) -> None:
-        self._expected: tuple[str, dict[str, int], list[Channel]] | None = None
+        self._expected: tuple[str, Request, list[Channel]] | None = None
         self._came = asyncio.Event()
 
-    async def wait(self, session: str, request: dict[str, int], channels: list[Channel]) -> None:
+    async def wait(self, session: str, request: Request, channels: list[Channel]) -> None:
         """Adds the helper's channel when it comes; nobody is expected before and after.
 
         Args:
@@ -86,13 +87,13 @@ class Meeting:
         finally:
             self._expected = None
 
-    def join(self, channel: Channel, session: str, request: dict[str, int]) -> None:
+    def join(self, channel: Channel, session: str, request: Request) -> None:
         """The helper has come.
 
         Raises:
             PartyError: nobody waits for it, or the client asked it for something else.
         """
-        name, asked, channels = self._expected or ("", {}, [])
+        name, asked, channels = self._expected or ("", request, [])
         if not name or not hmac.compare_digest(session.encode(), name.encode()):
             raise PartyError("no client of this session waits for the helper")
         if request != asked:

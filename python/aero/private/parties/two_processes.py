@@ -168,9 +168,8 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
 
 
 def _start(party: Party, job: PartyJob, enter: list[str], logs: Path, python: Path) -> Worker:
-    command = [*enter, sys.executable, "-m", "aero.private.parties.party_program"]
-    said = {"party": party.word, "python": str(python), **job.to_dict()}
-    return Worker(command, said, logs / party.name)
+    program = [sys.executable, "-m", "aero.private.parties.party_program", str(python)]
+    return Worker([*enter, *program], job, logs / party.name, job.memory_bytes)
 
 
 def _events(parties: dict[Party, Worker], count: int) -> Iterator[tuple[Party, Event]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -18,11 +17,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aero.private.parties.events import Event, Failed, Terms, decoded, encoded
+from aero.private.parties.orders import heard, told
 from aero.private.party_errors import PartyError
 
+_Order = TypeVar("_Order")
 _POLL_SECONDS = 0.02
 # What a child needs of the environment: programs and libraries, temporary files, its threads.
 _ENVIRONMENT = (
@@ -40,25 +41,32 @@ class WorkerPipe:
     def __init__(self) -> None:
         self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        self._received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         # Not sys.stdin: its lock would be waited for when the process ends.
         self._lines = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 
-    def job(self) -> dict[str, Any]:
-        """Waits for the supervisor's first line, and starts no thread."""
+    def job(self, kind: type[_Order]) -> _Order:
+        """Waits for the supervisor's first line, and starts no thread.
+
+        Raises:
+            msgspec.ValidationError: it is no such job.
+        """
         line = self._lines.readline()
         if not line:  # the supervisor has ended
             sys.exit(1)
-        job: dict[str, Any] = json.loads(line)
-        return job
+        return heard(line, kind)
 
     def listen(self) -> None:
         """Takes the supervisor's further lines in a thread of its own."""
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def next_message(self) -> dict[str, Any]:
-        """Waits for the supervisor's next line."""
-        return self._received.get()
+    def next_order(self, kind: type[_Order]) -> _Order:
+        """Waits for the supervisor's next line.
+
+        Raises:
+            msgspec.ValidationError: it is none of this kind.
+        """
+        return heard(self._received.get(), kind)
 
     def say(self, event: Event) -> None:
         """Reports an event."""
@@ -67,7 +75,7 @@ class WorkerPipe:
 
     def _listen(self) -> None:
         for line in self._lines:
-            self._received.put(json.loads(line))
+            self._received.put(line)
         os._exit(1)
 
 
@@ -91,11 +99,14 @@ class Worker:
 
     Args:
         command: program and arguments; secrets do not belong here, others can read them.
-        job: its work, as JSON values, on its standard input.
+        job: its work, a record of `parties.orders` or a `PartyJob`, on its standard input.
         log: file for its standard error.
+        memory_bytes: that it may take; None: four fifths of the machine's.
     """
 
-    def __init__(self, command: Sequence[str], job: dict[str, Any], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], job: object, log: Path, memory_bytes: int | None = None
+    ) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -109,17 +120,17 @@ class Worker:
         self._input, self._output = self._process.stdin, self._process.stdout
         os.set_blocking(self._output.fileno(), False)
         self._received = b""
-        self._most_bytes = most_memory(job.get("memory_bytes"))
+        self._most_bytes = most_memory(memory_bytes)
         self.tell(job)
 
     def fileno(self) -> int:
         """The descriptor of its reports, for select."""
         return self._output.fileno()
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, order: object) -> None:
         """Gives it a line; a worker that has ended is found by `events`."""
         with contextlib.suppress(BrokenPipeError):
-            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.write(told(order))
             self._input.flush()
 
     def events(self) -> list[Event]:

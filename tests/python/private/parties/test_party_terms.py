@@ -13,6 +13,7 @@ import pytest
 
 import aero
 from aero.private.parties.job import check_tokens
+from aero.private.parties.passes import Request
 from aero.private.parties.terms import check_hello, checked_request, hello, party_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -153,7 +154,7 @@ def test_a_long_value_of_the_other_party_is_shown_short() -> None:
 def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:
     context = description["spec"]["context_length"]
     request = {"prompt_length": context - 1, "new_tokens": 2}
-    assert checked_request(request, description) == (context - 1, 2)
+    assert checked_request(request, description) == Request(context - 1, 2)
 
 
 def test_a_prompt_longer_than_the_context_is_named(description: dict[str, Any]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aero.private.parties.passes import Passes, read_alone
+from aero.private.parties.passes import Passes, Request, read_alone
 from aero.private.party_errors import PartyError
 
 
 def passes(**request: int) -> Passes:
-    return Passes(16, {"prompt_length": 4, "new_tokens": 8, **request})
+    return Passes(16, Request(**{"prompt_length": 4, "new_tokens": 8, **request}))
 
 
 def test_a_conversation_reads_its_own_tokens_and_new_text() -> None:

@@ -18,7 +18,7 @@ import pytest
 from aero.private.links import channel as channels
 from aero.private.links.channel import Channel
 from aero.private.parties.events import Done, Event, Stage, Unpadded
-from aero.private.parties.passes import Passes
+from aero.private.parties.passes import Passes, Request
 from aero.private.parties.supervision import TimeLimits, supervise
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
@@ -37,7 +37,7 @@ if "told" in job:
     open(job["told"], "w").write(json.dumps(told))
 if job.get("deaf"):
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(told["go"]["own"].removeprefix("unix:"))
+    listener.bind(told["own"].removeprefix("unix:"))
     listener.listen()
     connection, _ = listener.accept()
 for number in range(job.get("stages", 3)):
@@ -59,7 +59,7 @@ sys.stdin.read()
 """
 # The clock ends none of these tests: a busy machine may take its time.
 PATIENT = TimeLimits(connect=60, ready=60, silence=60, stage=60)
-REQUEST = {"prompt_length": 3, "new_tokens": 1}
+REQUEST = Request(3, 1)
 
 Outcome = Any
 
@@ -77,7 +77,8 @@ class Side:
     ) -> None:
         self._limits, self._while_running, self._most_sent = limits, while_running, most_sent
         self.unpadded: list[str] = []
-        self.worker = Worker([sys.executable, "-c", PRETENDER], job, log)
+        memory = job.get("memory_bytes")
+        self.worker = Worker([sys.executable, "-c", PRETENDER], job, log, memory)
         self.stages: list[str] = []
 
     def _record(self, event: Event) -> None:
@@ -140,10 +141,9 @@ def test_both_workers_learn_the_request_and_where_spu_is_to_listen(
     both(*({"stages": 2, "told": str(file)} for file in files))
     for file, other in zip(files, ("server", "client"), strict=True):
         told = json.loads(file.read_text())
-        assert told["request"] == REQUEST
-        go = told["go"]
-        assert go["own"].startswith("unix:") and go["own"].endswith("/own")
-        assert go == {"own": go["own"], other: go["own"].removesuffix("own") + other}
+        assert told["request"] == REQUEST.to_dict()
+        assert told["own"].startswith("unix:") and told["own"].endswith("/own")
+        assert told["others"] == {other: told["own"].removesuffix("own") + other}
 
 
 def test_a_party_that_finishes_first_waits_for_the_other(
@@ -381,7 +381,7 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     # A killed supervisor can end nobody; the worker sees its standard input close.
     waiting = (
         "import time\nfrom aero.private.parties.worker_pipe import WorkerPipe\n"
-        "pipe = WorkerPipe(); pipe.job(); pipe.listen(); time.sleep(60)\n"
+        "pipe = WorkerPipe(); pipe.job(dict); pipe.listen(); time.sleep(60)\n"
     )
     program = (
         "import sys, time\n"

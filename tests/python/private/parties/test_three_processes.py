@@ -75,9 +75,9 @@ def test_a_helper_that_vanishes_while_spu_computes_ends_both_others_with_one_lin
     def start(name: str, third: str, **changes: Any) -> str:
         security = people.security(name, "ann", third=third)
         own = dataclasses.replace(job, security=security, **changes)
-        said = {"party": name, "python": str(find_private_python()), **own.to_dict()}
-        command = [sys.executable, "-m", "aero.private.parties.party_program"]
-        processes.append(Worker(command, said, tmp_path / f"{name}.log"))
+        program = [sys.executable, "-m", "aero.private.parties.party_program"]
+        command = [*program, str(find_private_python())]
+        processes.append(Worker(command, own, tmp_path / f"{name}.log"))
         return reported(processes[-1], Listening).address
 
     def vanish(event: Event) -> None:

@@ -73,9 +73,9 @@ class Pair:
 
     def _start(self, party: str) -> None:
         job = dataclasses.replace(self.jobs[party], log=self.logs[party])
-        command = [sys.executable, "-m", "aero.private.parties.party_program"]
-        said = {"party": party, "python": str(find_private_python()), **job.to_dict()}
-        self.processes[party] = Worker(command, said, self.logs[party])
+        program = [sys.executable, "-m", "aero.private.parties.party_program"]
+        command = [*program, str(find_private_python())]
+        self.processes[party] = Worker(command, job, self.logs[party], job.memory_bytes)
 
     def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> dict[str, Any]:
         end = time.monotonic() + 240
