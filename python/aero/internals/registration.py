@@ -9,6 +9,7 @@ A notebook shows results of `aero.mpc` as `aero.report` draws them, which loads 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import warnings
@@ -58,7 +59,10 @@ def _register() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds `transformers` where Python would, with a loader that registers afterwards."""
+    """Finds `transformers` where Python would, with a loader that registers afterwards.
+
+    It leaves once `transformers` is imported.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -68,14 +72,14 @@ class _Finder(MetaPathFinder):
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _RegisteringLoader(spec.loader)
+                spec.loader = _RegisteringLoader(spec.loader, self)
                 return spec
         return None
 
 
 class _RegisteringLoader(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader, self._finder = loader, finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -86,4 +90,6 @@ class _RegisteringLoader(Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
+        with contextlib.suppress(ValueError):  # another thread was first
+            sys.meta_path.remove(self._finder)
         _register()

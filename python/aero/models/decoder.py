@@ -17,8 +17,8 @@ from transformers.utils.generic import can_return_tuple
 
 from aero.models.building import build_block, build_norm, put_in_annealed_parts
 from aero.models.configuration import AeroConfig
-from aero.models.embedding import check_token_ids
-from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
+from aero.models.embedding import check_computable, check_token_ids
+from aero.models.hugging_face_attention import ATTENTION_NAMES
 from aero.models.initialization import PositionEmbedding, initialize_module
 from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.models.packed_sequences import is_packed, refuse_crossing
@@ -220,9 +220,11 @@ class AeroModel(AeroPreTrainedModel):
     ) -> SequenceContext:
         num_tokens = stream.shape[1]
         # Without positions from the caller no sequence is packed, so the mask may stay implicit.
-        mask = create_causal_mask(
-            self.config, stream, attention_mask, cache, position_ids=position_ids
-        )
+        mask = None
+        if not (attention_mask is None and position_ids is None and cache is None):
+            mask = create_causal_mask(
+                self.config, stream, attention_mask, cache, position_ids=position_ids
+            )
         token_mask = None
         if attention_mask is not None and attention_mask.dim() == 2:
             token_mask = attention_mask[:, -num_tokens:].bool()
@@ -233,7 +235,7 @@ class AeroModel(AeroPreTrainedModel):
                 position_ids = torch.arange(num_tokens, device=stream.device).unsqueeze(0)
                 position_ids = first_position + position_ids
             first_position = 0
-        else:
+        elif position_ids is not None:
             num_keys = first_position + num_tokens
             refuse_crossing("AeroModel", position_ids, cast("Tensor | None", mask), num_keys)
         self._check_positions(position_ids, first_position + num_tokens)

@@ -1,4 +1,4 @@
-"""Token embeddings that share weight and gradient with the head, and ids that have none.
+"""Token embeddings that share weight and gradient with the head; ids and numbers that have none.
 
 Letters: B batch, T tokens, C width, V vocabulary.
 """
@@ -10,6 +10,17 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_computable(where: str, dtype: torch.dtype) -> None:
+    """Refuses numbers that are for storing, such as float8."""
+    if dtype not in _DTYPES:
+        raise ValueError(
+            f"{where} cannot compute in {dtype}, which is for stored weights; load or convert the "
+            "model in float32, bfloat16 or float16, such as model.to(torch.bfloat16)"
+        )
 
 
 def check_token_ids(model: str, token_ids: Tensor, vocabulary: int) -> None:

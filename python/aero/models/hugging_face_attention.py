@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.utils import output_capturing
 
+from aero.models.embedding import check_computable
 from aero.models.hugging_face_models import (
     model_mask,
     refuse_own_attention,
@@ -35,7 +36,7 @@ from aero.models.hugging_face_models import (
 from aero.models.packed_sequences import packed_by_starts, refuse_packed_layer
 from aero.nn.attention import written_keys
 from aero.nn.packed_mask import attend
-from aero.nn.visible_keys import record
+from aero.nn.visible_keys import AttentionCall, recording
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
 
@@ -49,7 +50,6 @@ _OWN_TABLES = {
 }
 # Of the frames between a layer and the line that calls its model.
 _NOT_CALLERS = ("aero", "torch", "transformers")
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _WAY_OUT = "keep attn_implementation='eager' or 'sdpa' for this model"
 
 
@@ -145,15 +145,6 @@ def register_attention() -> None:
         getattr(module, table, {}).update(dict.fromkeys(ATTENTION_NAMES, _refuse_layer))
 
 
-def check_computable(where: str, dtype: torch.dtype) -> None:
-    """Refuses numbers that are for storing, such as float8."""
-    if dtype not in _DTYPES:
-        raise ValueError(
-            f"{where} cannot compute in {dtype}, which is for stored weights; load or convert the "
-            "model in float32, bfloat16 or float16, such as model.to(torch.bfloat16)"
-        )
-
-
 def _refuse_layer(config: Any, *args: Any, **kwargs: Any) -> None:
     refuse_own_attention("aero attention", type(config))
 
@@ -196,7 +187,8 @@ def _attend(
         seen = key.new_ones((1, 1, 1, key.shape[2]), dtype=torch.bool)
     if seen is not None and seen.shape[2] != query.shape[2]:
         seen = seen.expand(-1, -1, query.shape[2], -1)
-    record(seen, key.shape[2])
+    if recording.calls is not None:
+        recording.calls.append(AttentionCall(seen, key.shape[2]))
     output, entropy, logsumexp = attend(
         query.expand(key.shape[0], -1, -1, -1),  # learned queries have a batch of one
         key,

@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from aero.models.causal_lm import AeroForCausalLM, whole
-from aero.models.embedding import check_token_ids
-from aero.models.hugging_face_attention import check_computable
+from aero.models.embedding import check_computable, check_token_ids
 from aero.models.hugging_face_models import computes_own_attention, refuse_own_attention
 from aero.models.measured_entropies import RowEntropies
 from aero.models.recorded_outputs import let_outputs_be_recorded

@@ -12,11 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from aero import ops
 from aero.nn.linear import Linear
-from aero.nn.packed_mask import attend
+from aero.nn.packed_mask import PackedMask, attend
 from aero.nn.rotary import RotaryTables, apply_rotary
 from aero.nn.temperature import Temperature
-from aero.nn.visible_keys import record
+from aero.nn.visible_keys import AttentionCall, recording
 from aero.nn.weight_decay import Scales
 
 
@@ -79,8 +80,10 @@ def causal_attention(
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
     """
     key, value = written_keys(key, value, query.shape[2], mask)
-    record(mask, key.shape[2])
-    output, entropy, _ = attend(
+    if recording.calls is not None:
+        recording.calls.append(AttentionCall(mask, key.shape[2]))
+    attended = attend if isinstance(mask, PackedMask) else ops.attention_entropy
+    output, entropy, _ = attended(
         query,
         key,
         value,

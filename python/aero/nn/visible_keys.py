@@ -34,25 +34,20 @@ class _Recording(threading.local):  # data parallelism runs its replicas in thre
         self.calls: list[AttentionCall] | None = None
 
 
-_recording = _Recording()
+#: Where layers add their calls, if anybody asks for them.
+recording = _Recording()
 
 
 @contextmanager
 def recorded_calls() -> Iterator[list[AttentionCall]]:
     """Fills the list with a call for every layer whose attention is computed meanwhile."""
-    before = _recording.calls
+    before = recording.calls
     calls: list[AttentionCall] = []
-    _recording.calls = calls
+    recording.calls = calls
     try:
         yield calls
     finally:
-        _recording.calls = before
-
-
-def record(mask: Tensor | None, num_keys: int) -> None:
-    """Adds a call to the list of `recorded_calls`, where there is one."""
-    if _recording.calls is not None:
-        _recording.calls.append(AttentionCall(mask, num_keys))
+        recording.calls = before
 
 
 def keys_by_layer(
