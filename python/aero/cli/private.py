@@ -58,7 +58,18 @@ PromptFile = Annotated[
 PromptTokens = Annotated[
     str | None, typer.Option(metavar="N,N,...", help="The text as token numbers.")
 ]
-
+Prompts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Text to continue; other users can see it. Repeated: several side by side, of equally "
+        "many tokens.",
+    ),
+]
+PromptsTokens = Annotated[
+    list[str] | None,
+    typer.Option(metavar="N,N,...", help="A text as token numbers; may be repeated as well."),
+]
 
 Machine = Annotated[
     Path | None,
@@ -75,19 +86,9 @@ Machine = Annotated[
 )
 def run(
     source: Source,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Text to continue; other users can see it. Repeated: several side by side, of "
-            "equally many tokens.",
-        ),
-    ] = None,
+    prompt: Prompts = None,
     prompt_file: PromptFile = None,
-    prompt_tokens: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N,N,...", help="A text as token numbers; may be repeated as well."),
-    ] = None,
+    prompt_tokens: PromptsTokens = None,
     tokens: Annotated[
         int, typer.Option(help="How many tokens to compute of each.", min=1, max=10**6)
     ] = 1,
@@ -128,7 +129,7 @@ def run(
         network = read_network(folder)
         check_runnable(network.description)
         known = find_tokenizer(tokenizer, source)
-        prompts = _prompts(prompt, prompt_file, prompt_tokens, known)
+        prompts = prompts_numbers(prompt, prompt_file, prompt_tokens, known)
         for numbers in prompts:
             check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_, protocol)
@@ -256,7 +257,7 @@ def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
     return None
 
 
-def _prompts(
+def prompts_numbers(
     texts: list[str] | None,
     file: Path | None,
     numbers: list[str] | None,

@@ -1,29 +1,25 @@
-"""`aero private chat`: a conversation with a network, in this process or with a server."""
+"""`aero private chat`: a conversation with a network, or one answer to each of several prompts."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aero.cli.arguments import AsJson
-from aero.cli.errors import end_on_termination, note, one_line_errors, say
+from aero.cli.errors import end_on_termination, note, one_line_errors
 from aero.cli.private import (
     PrivateOptions,
-    Prompt,
     PromptFile,
-    PromptTokens,
+    Prompts,
+    PromptsTokens,
     Protocol,
     chosen_settings,
     exported,
     find_tokenizer,
-    prompt_numbers,
+    prompts_numbers,
 )
 from aero.cli.private_parties import (
     HELPER_CERTIFICATE,
@@ -37,16 +33,12 @@ from aero.cli.private_parties import (
     Wait,
 )
 from aero.cli.private_parties import security as given_security
+from aero.cli.private_talk import BatchShown, Lines, TalkShown
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from aero.private.compute.calls import Call
-    from aero.private.measuring.conversation_cost import ConversationCost
-    from aero.private.parties.conversation import Conversation
-    from aero.private.parties.events import Event
-
-_MOST_LINE_BYTES = 1 << 20
+    from aero.private.parties.conversation import Conversation, SideBySide
 
 
 def chat(
@@ -65,9 +57,9 @@ def chat(
             help="Where the server waits; default: all parties in one process here.",
         ),
     ] = None,
-    prompt: Prompt = None,
+    prompt: Prompts = None,
     prompt_file: PromptFile = None,
-    prompt_tokens: PromptTokens = None,
+    prompt_tokens: PromptsTokens = None,
     tokens: Annotated[
         int, typer.Option(help="Tokens of an answer at most.", min=1, max=10**6)
     ] = 32,
@@ -108,6 +100,9 @@ def chat(
     end of the input ends the conversation. Without --prompt the first line is the prompt. The
     answers are written to standard output. A line for each token with its seconds, its bytes and
     what is left goes to standard error.
+
+    Several prompts go side by side, here in one process: each gets one answer, and nothing more is
+    said.
     """
     from aero.private.party_errors import PartyError
 
@@ -116,7 +111,12 @@ def chat(
         from aero.private.environment import find_private_python
         from aero.private.measuring.conversation_cost import ConversationCost
         from aero.private.parties.conversation import Conversation
-        from aero.private.parties.job import check_runnable, check_tokens, generate_privately
+        from aero.private.parties.job import (
+            check_batch,
+            check_runnable,
+            check_tokens,
+            generate_privately,
+        )
         from aero.private.parties.memory import check_memory, in_slices
         from aero.private.parties.party import PartyJob, ask
         from aero.private.parties.supervision import TimeLimits
@@ -126,34 +126,44 @@ def chat(
         check_runnable(description)
         known = find_tokenizer(tokenizer, source)
         chosen = chosen_settings(set_, protocol)
-        lines = _Lines()
+        lines = Lines()
         if [prompt, prompt_file, prompt_tokens] == [None] * 3:
-            prompt = lines.prompt()
-        numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
-        check_tokens(numbers, 1, description)
-        context = description["context_length"]
-        room = context - len(numbers) + 1
-        talk = Conversation(
-            numbers, context, answer=tokens, most=min(most or room, room), stop=_stops(stop, known)
-        )
+            prompt = [lines.prompt()]
+        prompts = prompts_numbers(prompt, prompt_file, prompt_tokens, known)
+        for numbers in prompts:
+            check_tokens(numbers, 1, description)
+        check_batch(prompts, chosen)
+        if len(prompts) > 1 and connect is not None:
+            raise ValueError(
+                "private: --connect must be left out with several prompts, which go side by side "
+                "in one process"
+            )
+        length = len(prompts[0])
+        talk = _talk(prompts, description["context_length"], tokens, most, _stops(stop, known))
         parties = chosen.parties if connect is None else 1
+        sizes = {"parties": parties, "sequences": len(prompts)}
         if connect is None:  # a server has settings of its own
-            chosen = in_slices(description, chosen, len(numbers), parties=parties)
-        cost = ConversationCost(description, chosen)
-        check_memory(description, chosen, len(numbers), parties=parties)
-        note(cost.to_text(len(numbers), min(tokens, talk.most), talk.most, parties))
+            chosen = in_slices(description, chosen, length, **sizes)
+        cost = ConversationCost(description, chosen, len(prompts))
+        check_memory(description, chosen, length, **sizes)
+        note(cost.to_text(length, min(tokens, talk.most), talk.most, parties))
         _agree(yes)
-        shown = _Shown(talk, cost, known, lines, as_json=as_json)
+        shown: BatchShown | TalkShown
+        if isinstance(talk, Conversation):
+            shown = TalkShown(talk, cost, known, lines, as_json=as_json)
+        else:
+            shown = BatchShown(talk, cost, known, as_json=as_json)
         python = find_private_python()
         if connect is None:
-            generate_privately(folder, numbers, 1, chosen, shown.piece, python, reads=talk)
+            given: Any = prompts if len(prompts) > 1 else prompts[0]
+            generate_privately(folder, given, 1, chosen, shown.piece, python, reads=talk)
         else:
             known_party, third = folder / SERVER_CERTIFICATE, folder / HELPER_CERTIFICATE
             job = PartyJob(
                 folder,
                 chosen,
                 connect,
-                tokens=tuple(numbers),
+                tokens=tuple(prompts[0]),
                 new_tokens=talk.most,
                 helper=helper,
                 security=given_security(keys, known_party, third, chosen),
@@ -163,6 +173,29 @@ def chat(
             )
             ask(job, shown.event, python, reads=talk)
         shown.end()
+
+
+def _talk(
+    prompts: list[list[int]], context: int, tokens: int, most: int | None, stop: set[int]
+) -> Conversation | SideBySide:
+    """What reads the prompts' answers: as many tokens as are wanted and as the context takes.
+
+    Raises:
+        ValueError: `most` is less than a token for each prompt.
+    """
+    from aero.private.parties.conversation import Conversation, SideBySide
+
+    room, count = context - len(prompts[0]) + 1, len(prompts)
+    if count == 1:
+        [prompt] = prompts
+        most = min(most or room, room)
+        return Conversation(prompt, context, answer=tokens, most=most, stop=stop)
+    if most is not None and most < count:
+        raise ValueError(
+            f"private: --most must be at least {count} for {count} prompts, got {most}"
+        )
+    most = room if most is None else min(room, most // count)
+    return SideBySide(prompts, context, most=min(tokens, most), stop=stop)
 
 
 def _network(source: Path, connect: str | None) -> Any:
@@ -211,121 +244,3 @@ def _agree(yes: bool) -> None:
         raise ValueError("private: nobody can be asked whether to begin; give --yes to begin")
     if not typer.confirm("begin?", err=True):
         raise ValueError("private: not begun")
-
-
-class _Lines:
-    """What the user says, line by line."""
-
-    def __init__(self) -> None:
-        self._lines: BinaryIO | None = None
-
-    def prompt(self) -> str:
-        """The first line.
-
-        Raises:
-            ValueError: there is none.
-        """
-        line = self.next()
-        if line is None:
-            raise ValueError("private: the prompt is missing: give --prompt, or a line of input")
-        return line
-
-    def next(self) -> str | None:
-        """The next line without its end; None after the last."""
-        if self._lines is None:
-            if sys.stdin.isatty():
-                note("say more; an empty line lets the answer go on, and Ctrl-D ends")
-            # Not sys.stdin itself: a thread that waits for it would hold up this program's end.
-            self._lines = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-        line = self._lines.readline(_MOST_LINE_BYTES)
-        return line.decode(errors="replace").rstrip("\r\n") if line else None
-
-
-class _Shown:
-    """Tokens as they come, with what they took and what is left; and what is said next."""
-
-    def __init__(
-        self,
-        talk: Conversation,
-        cost: ConversationCost,
-        known: Tokenizer | None,
-        lines: _Lines,
-        *,
-        as_json: bool,
-    ) -> None:
-        self._talk, self._cost, self._known, self._as_json = talk, cost, known, as_json
-        self._lines = lines
-        self._bytes, self._start = 0, time.monotonic()
-        self._took: list[dict[str, float]] = []
-        talk.says, talk.on_token = self._says, self._token
-
-    def piece(self, _: int, call: Call) -> None:
-        """A part of a pass ran, or what comes once before all."""
-        sent = call.traffic.comm_bytes
-        if call.name in {"set-up", "weights"}:
-            note(f"{call.name}: {sent / 1e6:.2f} MB, {call.seconds:.1f} s")
-            self._start = time.monotonic()
-        else:
-            self._bytes += sent
-
-    def event(self, event: Event) -> None:
-        """What the party says."""
-        from aero.private.parties.events import Place, Unpadded
-        from aero.private.parties.job import Generated, collect
-
-        if isinstance(event, Place):
-            note(f"the server is busy: place {event.place}")
-        elif isinstance(event, Unpadded):
-            note(f"not padded: {event.reason}")
-        collect(Generated(), event, self.piece)
-
-    def _token(self, token: int, left: int) -> None:
-        now = time.monotonic()
-        seconds, self._start = now - self._start, now
-        sent, self._bytes = self._bytes, 0
-        self._took.append({"seconds": seconds, "comm_bytes": sent})
-        least = self._cost.answering(left, self._talk.read).comm_bytes
-        note(
-            f"{self._text([token])!r}: {sent / 1e6:.2f} MB, {seconds:.1f} s; left: {left} tokens, "
-            f"{least / 1e6:.1f} MB at most, and {self._talk.free} tokens of the context"
-        )
-
-    def _says(self, room: int) -> Sequence[int] | None:
-        """What the user says next, which is asked for until it fits."""
-        if not self._as_json:
-            say(self._text(self._talk.answers[-1]))
-        while (text := self._lines.next()) is not None:
-            if not text:
-                self._start = time.monotonic()
-                return []
-            try:
-                numbers = self._numbers(text)
-                if len(numbers) > room:
-                    raise ValueError(
-                        f"private: the context has room for {room} more tokens, got {len(numbers)}"
-                    )
-            except ValueError as error:
-                note(str(error))
-                continue
-            cost = self._cost.reading(1 + len(numbers), self._talk.read)
-            note(f"reading {1 + len(numbers)} tokens: {cost.comm_bytes / 1e6:.1f} MB")
-            self._start = time.monotonic()
-            return numbers
-        return None
-
-    def _numbers(self, text: str) -> list[int]:
-        known = self._known
-        given: tuple[str | None, None, str | None] = (text, None, None)
-        return prompt_numbers(*(given if known is not None else (None, None, text)), known)
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        decode: Callable[[Sequence[int]], str] | None = self._known and self._known.decode
-        return " ".join(map(str, tokens)) if decode is None else decode(tokens)
-
-    def end(self) -> None:
-        """The answer that nobody has gone on with, or everything as JSON."""
-        talk = self._talk
-        if self._as_json:
-            say(json.dumps({"answers": talk.answers, "read": talk.read, "tokens": self._took}))
-        elif not (talk.free >= 1 and talk.tokens < talk.most):
-            say(self._text(talk.answers[-1]))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import aero
+from aero.cli.private import chosen_settings
 from aero.network.files import read_description
 from aero.private import environment
 from aero.private.links.keys import CERTIFICATE
@@ -45,11 +46,11 @@ def chat(folder: Path, *arguments: Any, said: str = "", **environ: str) -> Any:
     )
 
 
-def passed(index: int, token: int) -> list[dict[str, Any]]:
+def passed(index: int, token: Any) -> list[dict[str, Any]]:
     return [piece(index, "layer 0"), {"event": "pass", "index": index, "token": token}]
 
 
-def scripted(folder: Path, *tokens: int) -> dict[str, str]:
+def scripted(folder: Path, *tokens: Any) -> dict[str, str]:
     """The environment of a worker that gives these tokens, whatever it is told to read."""
     folder.mkdir()
     pretender = Pretender(folder)
@@ -91,6 +92,31 @@ def test_everything_is_one_json_value_where_asked_for(export: Path, tmp_path: Pa
     assert [each["comm_bytes"] for each in found["tokens"]] == [4000] * 3
 
 
+def test_several_prompts_go_side_by_side_and_each_ends_at_its_own_stop(
+    export: Path, tmp_path: Path
+) -> None:
+    worker = scripted(tmp_path / "worker", [9, 7], [5, 9])
+    given = ("--prompt", "to be", "--prompt", "be to", "--stop", ")", "--tokens", 3, "--yes")
+    done = chat(export, *given, **worker)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    job = json.loads((tmp_path / "worker" / "started.json").read_text())["job"]
+    assert [len(place) for place in job["tokens"]] == [2] * 5
+    told = done.stderr.splitlines()
+    # The price of both stands before the first piece.
+    described, settings = read_description(export), chosen_settings(None)
+    price = ConversationCost(described, settings, 2)
+    whole = price.reading(5).comm_bytes + price.answering(2, 5).comm_bytes
+    [said] = [i for i, line in enumerate(told) if line.startswith("2 answers of 3 tokens")]
+    assert f"{whole / 1e6:,.1f} MB at most" in told[said]
+    assert said < next(i for i, line in enumerate(told) if line.startswith("set-up"))
+    each = [line for line in told if "left:" in line]
+    assert [("1: " in line, "2: " in line) for line in each] == [(True, True), (False, True)]
+    found = json.loads(chat(export, *given, "--json", **worker).stdout)
+    assert found["answers"] == [[9], [7, 9]] and found["read"] == 5 + 1
+    assert [one["comm_bytes"] for one in found["tokens"]] == [4000] * 2
+
+
 def test_the_first_line_is_the_prompt_where_none_is_given(export: Path, tmp_path: Path) -> None:
     worker = scripted(tmp_path / "worker", 9)
     done = chat(export, "--tokens", 1, "--yes", said="to be\n", **worker)
@@ -118,6 +144,10 @@ def test_text_that_does_not_fit_is_refused_and_asked_for_again(
         (["--stop", "to be or"], "--stop must be one token, got 'to be or' of 8"),
         (["--tokens", "0"], "--tokens"),
         (["--connect", "192.0.2.1:9", "--yes"], "so --keys must be given"),
+        (["--prompt", "or not", "--yes"], "must have equally many tokens, got 5 and 6"),
+        (["--prompt", "be to", "--most", "1", "--yes"], "--most must be at least 2 for 2 prompts"),
+        (["--prompt", "be to", "--connect", "localhost:9", "--yes"], "--connect must be left out"),
+        (["--prompt", "be to", "--set", "reveal=top-k", "--yes"], "reveal must be token"),
         (["--set", "top_k=0"], "top_k must be"),
     ],
 )

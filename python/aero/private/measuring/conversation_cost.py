@@ -48,7 +48,7 @@ class ConversationCost:
         Args:
             prompt: tokens of it.
             answer: most tokens of an answer.
-            most: most tokens of all answers.
+            most: most tokens of all answers; of several prompts those of one.
             parties: that are on this machine.
         """
         first = self.reading(prompt)
@@ -58,16 +58,19 @@ class ConversationCost:
         start = set_up_cost(self.settings).comm_bytes
         total = first.comm_bytes + self.answering(answer - 1, prompt).comm_bytes
         whole = first.comm_bytes + (one + longest) / 2 * (most - 1)
+        count = self.sequences
+        prompts = "the prompt's" if count == 1 else f"{count} prompts of"
+        answers = "an answer" if count == 1 else f"{count} answers"
+        rest = f"; {most} tokens: about {_mb(whole)}" if most > answer else ""
         lines = [
             f"once: {_mb(start)} to start and at most {_mb(self.weights_bytes)} for the weights' "
             "shares",
-            f"the prompt's {prompt} tokens with the first of the answer: {_mb(first.comm_bytes)}",
+            f"{prompts} {prompt} tokens with the first of {answers}: {_mb(first.comm_bytes)}",
         ]
         if answer > 1:
             lines += [
                 f"each further token: {_mb(one)} at first, {_mb(longest)} at the end",
-                f"an answer of {answer} tokens: {_mb(total)} at most; {most} tokens: about "
-                f"{_mb(whole)}",
+                f"{answers} of {answer} tokens: {_mb(total)} at most{rest}",
             ]
         held = run_bytes(
             self.description, self.settings, prompt, parties=parties, sequences=self.sequences

@@ -1,4 +1,4 @@
-"""A conversation from the client's side: what it reads next, until nobody says anything more."""
+"""A conversation, or a batch of prompts, from the client's side: what the next pass reads."""
 
 from __future__ import annotations
 
@@ -76,3 +76,56 @@ class Conversation:
             )
         self.answers.append([])
         return [token, *said]
+
+
+@dataclass
+class SideBySide:
+    """One answer to each of several prompts, in passes over a token of each.
+
+    It is what `generate_privately` takes as `reads`. The parties' arrays hold all sequences, so one
+    whose answer has ended is computed on until the others end too; what it gives is dropped.
+
+    Attributes:
+        prompts: of equally many tokens.
+        context_length: of the network.
+        most: tokens of each answer at most.
+        stop: tokens that end an answer.
+        on_tokens: called after each pass with the tokens that came, by the prompt's number from 0,
+            and how many passes there may still be.
+        answers: so far, of each prompt.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    context_length: int
+    most: int
+    stop: Collection[int] = ()
+    on_tokens: Callable[[dict[int, int], int], None] = lambda tokens, left: None
+    answers: list[list[int]] = field(init=False)
+    read: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = [[] for _ in self.prompts]
+        self.read = len(self.prompts[0])
+        self._passes = 0
+
+    @property
+    def free(self) -> int:
+        """Tokens that the context of each still takes."""
+        return self.context_length - self.read
+
+    def __call__(self, tokens: Sequence[int]) -> list[Sequence[int]]:
+        """What the pass after these tokens reads, of each prompt one; nothing ends the batch."""
+        came = {i: token for i, token in enumerate(tokens) if not self._ended(i)}
+        for i, token in came.items():
+            self.answers[i].append(token)
+        self._passes += 1
+        over = all(self._ended(i) for i in range(len(self.prompts)))
+        left = 0 if over else min(self.most - self._passes, self.free)
+        self.on_tokens(came, left)
+        if left < 1:
+            return []
+        self.read += 1
+        return [tuple(tokens)]
+
+    def _ended(self, i: int) -> bool:
+        return bool(self.answers[i]) and self.answers[i][-1] in self.stop

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aero.private.parties.conversation import Conversation
+from aero.private.parties.conversation import Conversation, SideBySide
 
 
 def talk(tokens: list[int], said: list[Any] = [], **given: Any) -> tuple[Conversation, list[Any]]:  # noqa: B006
@@ -62,3 +62,31 @@ def test_each_token_is_told_with_what_is_left_of_its_answer() -> None:
     told: list[tuple[int, int]] = []
     talk([7, 8, 9], on_token=lambda *each: told.append(each))
     assert told == [(7, 2), (8, 1), (9, 0)]
+
+
+def batch(passes: list[tuple[int, ...]], **given: Any) -> tuple[SideBySide, list[Any]]:
+    given = {"context_length": 32, "most": 3, **given}
+    made = SideBySide([[1, 2, 3], [4, 5, 6]], **given)
+    return made, [made(tokens) for tokens in passes]
+
+
+def test_each_prompt_of_a_batch_gets_as_many_tokens_as_it_may_have() -> None:
+    made, reads = batch([(7, 8), (9, 10), (11, 12)])
+    assert reads == [[(7, 8)], [(9, 10)], []]
+    assert made.answers == [[7, 9, 11], [8, 10, 12]] and made.read == 5
+
+
+def test_a_stop_token_ends_its_own_answer_and_the_last_one_the_batch() -> None:
+    told: list[Any] = []
+    made, reads = batch(
+        [(7, 0), (9, 10), (0, 12)], stop={0}, most=9, on_tokens=lambda *each: told.append(each)
+    )
+    assert made.answers == [[7, 9, 0], [0]]
+    assert [bool(read) for read in reads] == [True, True, False]
+    # Nothing is shown of a prompt whose answer has ended.
+    assert told == [({0: 7, 1: 0}, 8), ({0: 9}, 7), ({0: 0}, 0)]
+
+
+def test_a_batch_ends_with_its_context() -> None:
+    _, reads = batch([(7, 8), (9, 10), (11, 12)], context_length=5, most=9)
+    assert reads == [[(7, 8)], [(9, 10)], []]

@@ -1,0 +1,188 @@
+"""What `aero private chat` shows while it runs, and what is said between its answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+from aero.cli.errors import note, say
+from aero.cli.private import prompt_numbers
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from aero.private.compute.calls import Call
+    from aero.private.measuring.conversation_cost import ConversationCost
+    from aero.private.parties.conversation import Conversation, SideBySide
+    from aero.private.parties.events import Event
+
+_MOST_LINE_BYTES = 1 << 20
+
+
+class Lines:
+    """What the user says, line by line."""
+
+    def __init__(self) -> None:
+        self._lines: BinaryIO | None = None
+
+    def prompt(self) -> str:
+        """The first line.
+
+        Raises:
+            ValueError: there is none.
+        """
+        line = self.next()
+        if line is None:
+            raise ValueError("private: the prompt is missing: give --prompt, or a line of input")
+        return line
+
+    def next(self) -> str | None:
+        """The next line without its end; None after the last."""
+        if self._lines is None:
+            if sys.stdin.isatty():
+                note("say more; an empty line lets the answer go on, and Ctrl-D ends")
+            # Not sys.stdin itself: a thread that waits for it would hold up this program's end.
+            self._lines = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+        line = self._lines.readline(_MOST_LINE_BYTES)
+        return line.decode(errors="replace").rstrip("\r\n") if line else None
+
+
+class _Shown:
+    """What passes took, as they end."""
+
+    def __init__(self, cost: ConversationCost, known: Tokenizer | None, *, as_json: bool) -> None:
+        self._cost, self._known, self._as_json = cost, known, as_json
+        self._bytes, self._start = 0, time.monotonic()
+        self._took: list[dict[str, float]] = []
+
+    def piece(self, _: int, call: Call) -> None:
+        """A part of a pass ran, or what comes once before all."""
+        sent = call.traffic.comm_bytes
+        if call.name in {"set-up", "weights"}:
+            note(f"{call.name}: {sent / 1e6:.2f} MB, {call.seconds:.1f} s")
+            self._start = time.monotonic()
+        else:
+            self._bytes += sent
+
+    def event(self, event: Event) -> None:
+        """What the party says."""
+        from aero.private.parties.events import Place, Unpadded
+        from aero.private.parties.job import Generated, collect
+
+        if isinstance(event, Place):
+            note(f"the server is busy: place {event.place}")
+        elif isinstance(event, Unpadded):
+            note(f"not padded: {event.reason}")
+        collect(Generated(), event, self.piece)
+
+    def _passed(self, came: str, left: int, read: int, free: int) -> None:
+        """A pass ended.
+
+        Args:
+            came: its tokens, in words.
+            left: how many may still come in this answer.
+            read: tokens so far.
+            free: of the context.
+        """
+        now = time.monotonic()
+        seconds, self._start = now - self._start, now
+        sent, self._bytes = self._bytes, 0
+        self._took.append({"seconds": seconds, "comm_bytes": sent})
+        least = self._cost.answering(left, read).comm_bytes
+        note(
+            f"{came}: {sent / 1e6:.2f} MB, {seconds:.1f} s; left: {left} tokens, "
+            f"{least / 1e6:.1f} MB at most, and {free} tokens of the context"
+        )
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        decode: Callable[[Sequence[int]], str] | None = self._known and self._known.decode
+        return " ".join(map(str, tokens)) if decode is None else decode(tokens)
+
+
+class TalkShown(_Shown):
+    """Tokens as they come, with what they took and what is left; and what is said next."""
+
+    def __init__(
+        self,
+        talk: Conversation,
+        cost: ConversationCost,
+        known: Tokenizer | None,
+        lines: Lines,
+        *,
+        as_json: bool,
+    ) -> None:
+        super().__init__(cost, known, as_json=as_json)
+        self._talk, self._lines = talk, lines
+        talk.says, talk.on_token = self._says, self._token
+
+    def _token(self, token: int, left: int) -> None:
+        self._passed(repr(self._text([token])), left, self._talk.read, self._talk.free)
+
+    def _says(self, room: int) -> Sequence[int] | None:
+        """What the user says next, which is asked for until it fits."""
+        if not self._as_json:
+            say(self._text(self._talk.answers[-1]))
+        while (text := self._lines.next()) is not None:
+            if not text:
+                self._start = time.monotonic()
+                return []
+            try:
+                numbers = self._numbers(text)
+                if len(numbers) > room:
+                    raise ValueError(
+                        f"private: the context has room for {room} more tokens, got {len(numbers)}"
+                    )
+            except ValueError as error:
+                note(str(error))
+                continue
+            cost = self._cost.reading(1 + len(numbers), self._talk.read)
+            note(f"reading {1 + len(numbers)} tokens: {cost.comm_bytes / 1e6:.1f} MB")
+            self._start = time.monotonic()
+            return numbers
+        return None
+
+    def _numbers(self, text: str) -> list[int]:
+        known = self._known
+        given: tuple[str | None, None, str | None] = (text, None, None)
+        return prompt_numbers(*(given if known is not None else (None, None, text)), known)
+
+    def end(self) -> None:
+        """The answer that nobody has gone on with, or everything as JSON."""
+        talk = self._talk
+        if self._as_json:
+            say(json.dumps({"answers": talk.answers, "read": talk.read, "tokens": self._took}))
+        elif not (talk.free >= 1 and talk.tokens < talk.most):
+            say(self._text(talk.answers[-1]))
+
+
+class BatchShown(_Shown):
+    """The tokens of several prompts as they come; their answers when all have ended."""
+
+    def __init__(
+        self,
+        batch: SideBySide,
+        cost: ConversationCost,
+        known: Tokenizer | None,
+        *,
+        as_json: bool,
+    ) -> None:
+        super().__init__(cost, known, as_json=as_json)
+        self._batch = batch
+        batch.on_tokens = self._tokens
+
+    def _tokens(self, came: dict[int, int], left: int) -> None:
+        words = (f"{i + 1}: {self._text([token])!r}" for i, token in came.items())
+        self._passed(", ".join(words), left, self._batch.read, self._batch.free)
+
+    def end(self) -> None:
+        """The answers, in the order of the prompts."""
+        answers = self._batch.answers
+        if self._as_json:
+            say(json.dumps({"answers": answers, "read": self._batch.read, "tokens": self._took}))
+        else:
+            for answer in answers:
+                say(self._text(answer))
