@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from aero.cli import start
-from aero.cli.arguments import data_settings
 from aero.cli.errors import note, one_line_errors, say
+from aero.train.recipes.recipe_files import data_settings
 
 #: The options that each mode looks at which trains nothing.
 TAKEN = {

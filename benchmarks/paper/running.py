@@ -17,12 +17,11 @@ from aero.reading import UnreadableFileError
 from aero.report.text import duration
 from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
-from aero.train.progress import LOG
+from aero.train.progress import LOG, StopRequest
 from aero.train.recipes.recipe_sections import DataSection
 from aero.train.runs.planning import PlannedRun, require_current_split
 from aero.train.runs.run_folder import checkpoint_step
 from aero.train.runs.run_lock import RunLockedError
-from aero.train.signals import StopRequest
 from benchmarks.paper.cells import Cell, TargetPlan, unique_cells
 from benchmarks.paper.training_flops import training_flops
 

@@ -25,9 +25,8 @@ import torch
 
 from aero.internals.errors import StopRequestedError, TrainingError
 from aero.train.data.prepared_data import prepare_data
-from aero.train.progress import LOG
+from aero.train.progress import LOG, StopRequest
 from aero.train.runs.run_folder import run_slug
-from aero.train.signals import StopRequest
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.running import ended, operations_left, operations_per_second, train_in_worker
 

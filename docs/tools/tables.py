@@ -17,8 +17,8 @@ from aero.architecture import ArchitectureSpec
 from aero.network.primitives import PRIMITIVES, READERS
 from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, STACKS, UNITS, PrivateSettings
 from aero.tables import markdown_table
-from aero.train.recipes.bounds import Bounds
 from aero.train.recipes.recipe import Recipe
+from aero.train.recipes.recipe_sections import Bounds
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def run_without(packages, program):
 
 # A use of each package of an extra, with files in the working folder.
 USES = {
-    "tensorboard": ("train", "from aero.train.runs.tensorboard import open_board; open_board('x')"),
+    "tensorboard": ("train", "from aero.train.entropy_callback import open_board; open_board('x')"),
     "accelerate": ("train", "import aero.train.trainer"),
     "msgspec": ("train", "import aero.report.runs"),
     "scipy": ("report", "from aero.analysis.intervals import student_quantile as q; q(3, 0.025)"),

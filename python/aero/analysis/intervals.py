@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 
 
 @cache

@@ -24,15 +24,6 @@ def no_nan(value: float | None) -> float | None:
 LAST_SEED = 2**32 - 1
 
 
-def data_settings(data: str | None) -> list[str]:
-    """`--data` as a setting: a path as seen from anywhere, other names as they are."""
-    if data is None:
-        return []
-    path = Path(data).expanduser()
-    is_path = data != "stdlib" and path.exists()
-    return [f"data.source={json.dumps(str(path.resolve()) if is_path else data)}"]
-
-
 # Help must not wait for the native library, which knows the other names too.
 _DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))
 STACKS = (

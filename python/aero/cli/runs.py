@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import LAST_SEED, AsJson, data_settings
+from aero.cli.arguments import LAST_SEED, AsJson
 from aero.cli.errors import note, one_line_errors, say
 from aero.internals.errors import UserError
 from aero.reading import read_json
@@ -66,7 +66,7 @@ def train(
     Ends with 1 where a network diverged, after all others were trained.
     """
     with one_line_errors():
-        from aero.train.recipes.recipe_files import load_recipe
+        from aero.train.recipes.recipe_files import data_settings, load_recipe
         from aero.train.runs.planning import plan_runs
 
         if dry_run and as_json:

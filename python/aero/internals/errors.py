@@ -1,4 +1,4 @@
-"""Errors that a user can mend."""
+"""Errors that a user can mend; what only an extra of aero-torch installs has one that names it."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class StopRequestedError(UserError):
     exit_code = 130
 
 
+class MissingExtraError(UserError, ImportError):
+    """A package is not installed; the text names it and the extra that installs it."""
+
+
 @contextmanager
 def disk_errors(
     what: str, folder: str | Path, way_out: str, *, command: str = "train"
@@ -78,3 +82,22 @@ def disk_errors(
                 f"{command}: cannot write {what} to {folder}: {reason}; mend that and {way_out}"
             ) from error
         raise
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Surrounds the imports of an extra's packages.
+
+    Args:
+        name: of the extra, as in `pip install "aero-torch[name]"`.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"this needs {error.name}, which is not installed: pip install 'aero-torch[{name}]'",
+            name=error.name,
+        ) from error

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.reading import UnreadableFileError, one_line, read_json
 
 with extra("train"):

@@ -14,7 +14,7 @@ from torch import Tensor
 from aero.analysis import summarize_entropies
 from aero.analysis.statistics import layerwise_mean
 from aero.analysis.summary import EntropySummary
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.drawing import ink_on
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.internals.palette import GREY, PART_COLORS
 from aero.mpc import CostReport
 from aero.mpc.cost import Cost, Operation

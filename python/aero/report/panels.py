@@ -23,7 +23,7 @@ from aero.analysis.figures.entropy import plot_attention, row_entropies
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.internals.pareto import pareto_front
 from aero.reading import shown
 from aero.report.labels import families, family

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from aero.analysis import FIGURE_STYLE
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 
 with extra("report"):
     from matplotlib import rc_context

@@ -24,7 +24,7 @@ from aero import mpc
 from aero.analysis import FIGURE_STYLE, plot_stepwise_savings
 from aero.analysis.figures.entropy import row_entropies
 from aero.architecture import ArchitectureSpec
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.reading import printable, shown
 from aero.report.picture import svg_of
 

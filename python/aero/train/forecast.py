@@ -23,9 +23,9 @@ from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.data.corpora import scan_corpus
-from aero.train.data.corpus_facts import corpus_facts, remarks_on
 from aero.train.data.corpus_files import CorpusSource, find_corpus
 from aero.train.data.hub import downloaded_file, require_dataset
+from aero.train.data.manifest import corpus_facts, remarks_on
 from aero.train.data.prepared_data import (
     batches_of,
     name_on_hub,

@@ -22,7 +22,7 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import TrainingWindows, collate_windows
 from aero.train.machine import git_commit, hardware, package_versions
-from aero.train.progress import is_main_process
+from aero.train.progress import StopRequest, is_main_process
 from aero.train.run_callback import RunCallback
 from aero.train.runs.checkpoints import read_checkpoint_state
 from aero.train.runs.perplexity import norm_gap
@@ -31,7 +31,6 @@ from aero.train.runs.recorder import RunRecorder
 from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
 from aero.train.runs.run_results import analyze_model, write_evaluation
 from aero.train.schedules import AnnealingCallback, PenaltyScheduleCallback
-from aero.train.signals import StopRequest
 from aero.train.starting import (
     first_scores_warning,
     require_tokenizer,

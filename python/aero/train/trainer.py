@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 
-from aero.internals.errors import TrainingError, disk_errors
-from aero.internals.extras import extra
+from aero.internals.errors import TrainingError, disk_errors, extra
 from aero.models.initialization import decay_parameter_names
 from aero.train.distillation import Distillation
 from aero.train.entropy_callback import LossLogCallback

@@ -16,11 +16,10 @@ from aero.internals.errors import StopRequestedError, disk_errors
 from aero.train.data.prepared_data import prepare_data
 from aero.train.machine import settle_in
 from aero.train.one_run import OneRun
-from aero.train.progress import LOG, is_main_process, progress_bar
+from aero.train.progress import LOG, StopRequest, is_main_process, progress_bar
 from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun, with_action
 from aero.train.runs.run_lock import locked, require_unlocked
-from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
 
 
@@ -106,7 +105,9 @@ def _as_it_is_now(run: PlannedRun, say: Any) -> PlannedRun:
     Under `torchrun` the first process decides: it alone has the lock.
     """
     if is_main_process():
-        run = from_whole_checkpoint(with_action(run), say)
+        run = with_action(run)
+        if run.action != "train":
+            run = from_whole_checkpoint(run, say)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         choice: list[Any] = [run.action, run.checkpoint]
         # Asking for the device joins the processes.

@@ -22,10 +22,10 @@ from aero.train import machine, one_run
 from aero.train.data.prepared_data import prepare_data
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.one_run import OneRun, build_trainer, open_folder
+from aero.train.progress import StopRequest
 from aero.train.runs import checkpoints
 from aero.train.runs.checkpoints import finish_checkpoint, runs_below
 from aero.train.runs.origins import Origin
-from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
 from aero.train.training import train_runs
 

@@ -11,8 +11,8 @@ from aero.internals.records import record_bytes
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import run_callback
 from aero.train.divergence import NonFinite, _described, _first_gradient
+from aero.train.progress import StopRequest
 from aero.train.run_callback import _due, _first_of_all_processes
-from aero.train.signals import StopRequest
 
 
 def spoiled(*shape, at):

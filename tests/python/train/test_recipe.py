@@ -5,7 +5,6 @@ import pytest
 import yaml
 
 from aero.internals.errors import TrainingError
-from aero.train.recipes.bounds import Bounds
 from aero.train.recipes.recipe import (
     OptimizerSection,
     Recipe,
@@ -13,6 +12,7 @@ from aero.train.recipes.recipe import (
     TrainingSection,
 )
 from aero.train.recipes.recipe_files import load_recipe, recipe_names, recipe_to_dict
+from aero.train.recipes.recipe_sections import Bounds
 from benchmarks.paper.cells import plan_target
 
 NOT_FINITE = ["nan", "inf", "-inf"]

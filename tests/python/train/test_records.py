@@ -13,11 +13,11 @@ from tensorboard.compat.proto.event_pb2 import SessionLog
 
 from aero.internals.records import as_record, changed, record_bytes
 from aero.internals.run_files import RecorderState, TrainLine
+from aero.train.entropy_callback import entropy_scalars, open_board
 from aero.train.runs import recorder as recording
 from aero.train.runs.perplexity import HeldOutLoss
 from aero.train.runs.recorder import RunRecorder
 from aero.train.runs.run_folder import RunFolder
-from aero.train.runs.tensorboard import entropy_scalars, open_board
 
 
 def recorder_of(folder, **options):

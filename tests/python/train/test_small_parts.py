@@ -14,10 +14,10 @@ from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict
 from aero.internals.run_files import TrainLine
 from aero.models import AeroConfig, AeroForCausalLM, entropies
-from aero.train import progress, signals
+from aero.train import progress
+from aero.train.progress import StopRequest
 from aero.train.runs import samples
 from aero.train.runs.run_folder import RunFolder
-from aero.train.signals import StopRequest
 
 from .conftest import begun
 
@@ -61,7 +61,7 @@ HUNG_UP = """
 import signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` hands on that it is ignored
 sys.path.insert(0, {path!r})
-from aero.train.signals import StopRequest
+from aero.train.progress import StopRequest
 with StopRequest() as stop:
     print("ready", flush=True)
     while not stop.requested:
@@ -75,7 +75,7 @@ def test_a_terminal_that_is_gone_does_not_end_what_is_left_of_a_step(tmp_path):
     file = tmp_path / "written"
     process, terminal = pty.fork()
     if process == 0:
-        path = str(Path(signals.__file__).parents[2])
+        path = str(Path(progress.__file__).parents[2])
         program = HUNG_UP.format(path=path, file=str(file))
         os.execv(sys.executable, [sys.executable, "-c", program])
     assert b"ready" in os.read(terminal, 100)

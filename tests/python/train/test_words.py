@@ -9,7 +9,6 @@ import pytest
 
 from aero.internals.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train.data import hub
-from aero.train.recipes.bounds import Bounds
 from aero.train.recipes.recipe import (
     AnnealingSection,
     EvaluationSection,
@@ -21,6 +20,7 @@ from aero.train.recipes.recipe import (
     TrainingSection,
 )
 from aero.train.recipes.recipe_files import _as_number, load_recipe
+from aero.train.recipes.recipe_sections import Bounds
 from aero.train.trainer import batch_split
 
 from .conftest import assert_told

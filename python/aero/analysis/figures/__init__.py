@@ -6,7 +6,7 @@ are those of `aero.internals.palette`, scales are fixed where panels are compare
 [0, log T].
 """
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 
 with extra("report"):
     import matplotlib as matplotlib

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.private.links.file_modes import check_trusted, open_folder
 from aero.private.party_errors import PartyError
 from aero.reading import one_line, read_bytes

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.internals.processor import processor
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import described_spec

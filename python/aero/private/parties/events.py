@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 
 with extra("private"):
     import msgspec

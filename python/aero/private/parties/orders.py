@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.private.parties.passes import Request
 from aero.private.settings import PrivateSettings
 

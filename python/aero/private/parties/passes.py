@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aero.internals.extras import extra
+from aero.internals.errors import extra
 from aero.private.party_errors import PartyError
 
 with extra("private"):

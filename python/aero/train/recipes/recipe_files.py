@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,15 @@ def recipe_names() -> list[str]:
         for entry in folder.iterdir()
         if entry.name.endswith(".yaml")
     )
+
+
+def data_settings(data: str | None) -> list[str]:
+    """Returns `--data` as a setting: a path as seen from anywhere, other names as they are."""
+    if data is None:
+        return []
+    path = Path(data).expanduser()
+    is_path = data != "stdlib" and path.exists()
+    return [f"data.source={json.dumps(str(path.resolve()) if is_path else data)}"]
 
 
 def load_recipe(

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
-from aero.train.recipes.bounds import Bounds
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import recipe_to_dict
+from aero.train.recipes.recipe_sections import Bounds
 from aero.train.runs.origins import Origin, find_origin
 from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
 

@@ -25,10 +25,10 @@ from aero.internals.run_files import (
     TrainLine,
     ValidationLine,
 )
+from aero.train.entropy_callback import add_scalars, entropy_scalars, open_board
 from aero.train.runs.ffn_spectra import Spectra
 from aero.train.runs.perplexity import HeldOutLoss
 from aero.train.runs.run_folder import RunFolder
-from aero.train.runs.tensorboard import add_scalars, entropy_scalars, open_board
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
