@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from aero.internals.atomic_files import write_bytes_atomically
-from aero.internals.processor import processor
+from aero.internals.machine import processor
 
 SAMPLE_SECONDS = 0.02
 

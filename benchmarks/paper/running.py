@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.machine import hardware, settle_in
 from aero.reading import UnreadableFileError
 from aero.report.text import duration
 from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seconds_per_token
-from aero.train.machine import hardware, settle_in
 from aero.train.progress import LOG, StopRequest
 from aero.train.recipes.recipe_sections import DataSection
 from aero.train.runs.planning import PlannedRun, require_current_split

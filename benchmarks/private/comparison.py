@@ -17,7 +17,7 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.internals.atomic_files import write_json_atomically
-from aero.internals.processor import processor
+from aero.internals.machine import processor
 from aero.mpc.simulation import described_spec
 from aero.network.description import layer_count
 from aero.network.files import read_network

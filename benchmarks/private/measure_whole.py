@@ -67,7 +67,7 @@ def export_random(label: str, model: str, folder: Path) -> None:
 def write(output: Path, found: dict[str, Any], description: dict[str, Any]) -> None:
     """Adds what was measured, with the prediction, to the file, and writes the page."""
     from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
-    from aero.internals.processor import processor
+    from aero.internals.machine import processor
     from aero.private.parties.memory import run_bytes
     from aero.private.prediction import predicted_costs, weight_elements
     from aero.private.settings import PrivateSettings

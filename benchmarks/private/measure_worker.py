@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aero.internals.atomic_files import write_json_atomically
-from aero.internals.processor import processor
+from aero.internals.machine import processor
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call, Party, Value

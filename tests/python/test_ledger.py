@@ -164,7 +164,7 @@ OF_NO_PROCESSOR = {
 
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
 def test_every_result_names_its_processor(page: Path) -> None:
-    # A name alone is that of several generations: aero.internals.processor.
+    # A name alone is that of several generations: aero.internals.machine.
     names_it = re.search(r"family \d+,? model \d+", page.read_text("utf-8"))
     assert names_it or any(page.stem.startswith(name) for name in OF_NO_PROCESSOR)
 

@@ -25,11 +25,11 @@ import yaml
 from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.machine import git_commit, hardware, package_versions
 from aero.saved.loading import load_saved_network
 from aero.tables import markdown_table
 from aero.train.data.prepared_data import prepare_data
 from aero.train.data.windows import validation_windows
-from aero.train.machine import git_commit, hardware, package_versions
 from benchmarks.paper.cells import plan_target
 
 WINDOWS_AT_ONCE = 16

@@ -34,12 +34,12 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.machine import git_commit, hardware, package_versions, settle_in
 from aero.report.seeds import Pool, Series
 from aero.tables import markdown_table
 from aero.train import AeroTrainer, load_recipe
 from aero.train.data.prepared_data import PreparedData, prepare_data
 from aero.train.data.windows import TrainingWindows, collate_windows, validation_windows
-from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.runs.perplexity import measure_loss
 from aero.train.schedules import annealing_at
 

@@ -27,11 +27,11 @@ import yaml
 
 from aero.analysis.intervals import student_quantile
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.machine import git_commit, hardware, package_versions
 from aero.saved.loading import load_saved_network
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 from aero.tables import markdown_table
 from aero.train.data.windows import validation_windows
-from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.runs.perplexity import measure_loss, norm_gap
 
 LEVEL = math.log(1.02)

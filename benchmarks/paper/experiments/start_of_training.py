@@ -24,10 +24,10 @@ from torch.nn.utils import parametrize
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.machine import git_commit, hardware, package_versions
 from aero.train import load_recipe
 from aero.train.data.prepared_data import PreparedData, prepare_data
 from aero.train.data.windows import TrainingWindows
-from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.starting import score_deviations
 
 WIDTH, LAYERS, TOKENS, BATCH = 128, 6, 128, 16

@@ -205,7 +205,7 @@ def machine_facts() -> dict[str, str]:
 
     from aero._core import build_info, cpu_features
     from aero._library import TORCH_TARGET_VERSION, cpu_isa, library_path
-    from aero.train.machine import git_commit, hardware, package_versions
+    from aero.internals.machine import git_commit, hardware, package_versions
 
     build, versions = build_info(), package_versions()
     cuda = "no"

@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from aero.internals.errors import TrainingError, disk_errors
+from aero.internals.machine import settle_in
 from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
@@ -37,7 +38,6 @@ from aero.train.data.prepared_data import (
     tokenizer_for,
 )
 from aero.train.data.token_files import SPLITS
-from aero.train.machine import settle_in
 from aero.train.one_run import build_model, build_trainer, require_same_corpus
 from aero.train.recipes.recipe import DataSection
 from aero.train.runs.checkpoints import from_whole_checkpoint

@@ -16,12 +16,12 @@ from transformers.utils import logging as transformers_logging
 
 from aero.internals.atomic_files import checksums_of, write_bytes_atomically, write_checksums
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.machine import git_commit, hardware, package_versions
 from aero.internals.records import as_dict, record_bytes
 from aero.internals.run_files import Annealing, CorpusRecord, RunInfo, StartRecord, TeacherRecord
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import TrainingWindows, collate_windows
-from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.progress import StopRequest, is_main_process
 from aero.train.run_callback import RunCallback
 from aero.train.runs.checkpoints import read_checkpoint_state

@@ -13,8 +13,8 @@ from typing import Any
 from torch.distributed import broadcast_object_list
 
 from aero.internals.errors import StopRequestedError, disk_errors
+from aero.internals.machine import settle_in
 from aero.train.data.prepared_data import prepare_data
-from aero.train.machine import settle_in
 from aero.train.one_run import OneRun
 from aero.train.progress import LOG, StopRequest, is_main_process, progress_bar
 from aero.train.runs.checkpoints import from_whole_checkpoint

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import aero.internals.processor
-from aero.internals.processor import processor
+import aero.internals.machine
+from aero.internals.machine import hardware, processor, settle_in
 from aero.train.forecast import _duration
-from aero.train.machine import hardware, settle_in
 
 
 @pytest.mark.parametrize(("threads", "words"), [(1, ", 1 thread"), (8, ", 8 threads")])
@@ -81,9 +80,9 @@ def test_a_duration_is_hours_minutes_and_seconds(seconds: float, text: str) -> N
 def test_a_processor_is_named_with_its_family(
     cpuinfo: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aero.internals.processor, "_FILE", tmp_path / "cpuinfo")
-    monkeypatch.setattr(aero.internals.processor.platform, "processor", lambda: "")
-    monkeypatch.setattr(aero.internals.processor.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(aero.internals.machine, "_FILE", tmp_path / "cpuinfo")
+    monkeypatch.setattr(aero.internals.machine.platform, "processor", lambda: "")
+    monkeypatch.setattr(aero.internals.machine.platform, "machine", lambda: "aarch64")
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert processor() == text

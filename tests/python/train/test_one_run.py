@@ -16,11 +16,10 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from aero.internals.errors import TrainingError
-from aero.internals.processor import processor
+from aero.internals.machine import git_commit, hardware, package_versions, processor
 from aero.internals.records import as_dict, changed
 from aero.train import machine, one_run
 from aero.train.data.prepared_data import prepare_data
-from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.one_run import OneRun, build_trainer, open_folder
 from aero.train.progress import StopRequest
 from aero.train.runs import checkpoints

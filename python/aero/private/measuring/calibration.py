@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import extra
-from aero.internals.processor import processor
+from aero.internals.machine import processor
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import described_spec
 from aero.private.parties.two_processes import generate_over

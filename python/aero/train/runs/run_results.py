@@ -17,6 +17,7 @@ from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.internals.errors import TrainingError, disk_errors
+from aero.internals.machine import settle_in
 from aero.internals.records import read_record
 from aero.internals.run_files import Evaluation, RunInfo
 from aero.models import AeroForCausalLM
@@ -24,7 +25,6 @@ from aero.reading import checked
 from aero.saved.loading import load_saved_network
 from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.data.windows import validation_windows
-from aero.train.machine import settle_in
 from aero.train.progress import LOG
 from aero.train.recipes.recipe import DataSection
 from aero.train.runs.ffn_spectra import watched_spectra

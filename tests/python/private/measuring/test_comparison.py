@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import aero
 from aero import mpc
-from aero.internals.processor import processor
+from aero.internals.machine import processor
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError

@@ -1,4 +1,7 @@
-"""The machine, the versions and the commit of a run, and how a process settles in on them."""
+"""The machine, the versions and the commit of a result, and how a process settles in on them.
+
+The processor's name needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
 import aero
-from aero.internals.processor import processor
 
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
-
-
+# What a processor says about itself, and the entries that tell generations of one name apart.
+_FILE = Path("/proc/cpuinfo")
+_NUMBERS = {"family": "cpu family", "model": "model"}
 # Parameters of glibc's mallopt (malloc.h).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _ONE_GIGABYTE = 1 << 30
@@ -29,6 +30,8 @@ def settle_in(threads: int | None) -> None:
     Args:
         threads: as asked; None shares the available cores among the local processes.
     """
+    import torch
+
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     available = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads if threads is not None else max(1, available // local))
@@ -52,8 +55,27 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def processor() -> str:
+    """Returns the processor's name with its family and model.
+
+    A name alone may be that of several generations: AMD calls Zen 4 (family 25) and Zen 5 (26)
+    "AMD EPYC". ARM's processors have neither, and show their architecture.
+    """
+    try:
+        text = _FILE.read_text("utf-8").partition("\n\n")[0]
+    except OSError:
+        text = ""
+    parted = (line.partition(":") for line in text.splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in parted}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{word} {facts[key]}" for word, key in _NUMBERS.items() if facts.get(key)]
+    return ", ".join([name, " ".join(numbers)]) if numbers else name
+
+
 def hardware() -> str:
     """Returns processor, threads and accelerator in one line."""
+    import torch
+
     threads = torch.get_num_threads()
     text = f"{processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
     if torch.cuda.is_available():
