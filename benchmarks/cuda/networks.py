@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from aero.models.initialization import decay_parameter_names  # noqa: E402
+from aero.nn.linear import TransposedLinear  # noqa: E402
 from aero.train.data.prepared_data import PreparedData, open_prepared_data  # noqa: E402
 from aero.train.data.windows import TrainingWindows, validation_windows  # noqa: E402
 from aero.train.one_run import build_model, open_folder  # noqa: E402
@@ -84,6 +85,8 @@ class CapturedRun:
         self._within = torch.arange(context, device=self.device)
         self._rates = torch.tensor([self._rate(step) for step in range(steps)], device=self.device)
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._is_half = self.recipe.training.precision == "bfloat16"
+        self._halves = self._rounded_weights() if self._is_half else {}
         self._records = torch.full((steps, 2), math.nan, device=self.device)
         self._optimizer = self._adamw()
 
@@ -99,6 +102,21 @@ class CapturedRun:
         }
         if found := [name for name, is_asked in lacking.items() if is_asked]:
             raise ValueError(f"networks: {plan.name} asks for {found[0]}: use `aero train`")
+
+    def _rounded_weights(self) -> dict[str, Tensor]:
+        """Copies of the linear layers' weights in bfloat16, by their names.
+
+        Autocast makes the same copies in every step by two kernels for each; here all are rounded
+        by one, and so are their gradients.
+        """
+        embeddings = [m.weight for m in self.model.modules() if isinstance(m, nn.Embedding)]
+        return {
+            f"{name}.{key}": weight.detach().bfloat16().requires_grad_()
+            for name, module in self.model.named_modules()
+            if isinstance(module, (nn.Linear, TransposedLinear))
+            for key, weight in module.named_parameters(recurse=False)
+            if not any(weight is embedding for embedding in embeddings)
+        }
 
     def _rate(self, step: int) -> float:
         """The learning rate: linear to the warm-up's end and linear to 0, as the Trainer has it."""
@@ -131,10 +149,18 @@ class CapturedRun:
         ids = self._tokens[self._starts[self._step][0] + self._within].long()
         self._rate_now.copy_(self._rates[self._step][0])
         self._optimizer.zero_grad(set_to_none=True)
-        is_half = self.recipe.training.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
-            loss = self.model(input_ids=ids, labels=ids).loss
+        with torch.no_grad():
+            wholes = [self.model.get_parameter(name) for name in self._halves]
+            halves = list(self._halves.values())
+            copy_all(halves, wholes)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_half):
+            inputs = {"input_ids": ids, "labels": ids}
+            loss = torch.func.functional_call(self.model, self._halves, (), inputs).loss
         loss.backward()
+        gradients = [torch.empty_like(whole) for whole in wholes]
+        copy_all(gradients, [half.grad for half in halves if half.grad is not None])
+        for whole, half, gradient in zip(wholes, halves, gradients, strict=True):
+            whole.grad, half.grad = gradient, None
         limit = self.recipe.optimizer.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self._optimizer.step()
@@ -206,6 +232,12 @@ class CapturedRun:
         folder.seal({"metrics.jsonl": recorder.metrics_sha256})
         status = "finished" if finite else "diverged"
         folder.update(steps_done=steps, seconds=round(recorder.seconds, 3), status=status)
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copies tensors to others of any type, by one kernel on a GPU."""
+    if targets:
+        torch._foreach_copy_(targets, sources)
 
 
 class Texts:
