@@ -15,10 +15,11 @@ import yaml
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from aero.internals import machine
 from aero.internals.errors import TrainingError
 from aero.internals.machine import git_commit, hardware, package_versions, processor
 from aero.internals.records import as_dict, changed
-from aero.train import machine, one_run
+from aero.train import one_run
 from aero.train.data.prepared_data import prepare_data
 from aero.train.one_run import OneRun, build_trainer, open_folder
 from aero.train.progress import StopRequest
