@@ -31,10 +31,9 @@ from torch import Tensor, nn
 
 from aero.conversion.feed_forwards import named_layers
 from aero.conversion.folding import folding_step
-from aero.conversion.plan import Step, take_steps
+from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, refuse_convolution, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.causal_lm import carry_over
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
         >>> absorbed.model.config.spec.label, absorbed.relative_error < 1e-5
         ('SM+ScFuFFN_i2', True)
     """
-    network = carry_over(model)
+    network = as_new_network(model)
     _check(network.config, max_condition)
     original = network
     if network.config.spec.norm != "none" or network.config.spec.final_norm != "none":

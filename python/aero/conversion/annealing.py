@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import folding_step, has_foldable_blocks
-from aero.conversion.plan import take_steps
+from aero.conversion.plan import as_new_network, take_steps
 from aero.conversion.weights import without_convolutions
 from aero.models import AeroForCausalLM
 from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
-from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
 from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
 
@@ -71,7 +70,7 @@ def begin_annealing(
         >>> torch.allclose(network(tokens).logits, model(tokens).logits, atol=1e-6)
         True
     """
-    trained = carry_over(model)
+    trained = as_new_network(model)
     source = trained.config.spec
     target = _target(source, label, final_norm)
     try:

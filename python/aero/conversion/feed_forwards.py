@@ -8,10 +8,9 @@ from typing import Literal
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
-from aero.conversion.plan import Step, take_steps
+from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, refuse_convolution, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.causal_lm import carry_over
 
 _SCALED = {
     "linear": "scaled",
@@ -49,7 +48,7 @@ def fuse_ffn(model: nn.Module) -> AeroForCausalLM:
         >>> fuse_ffn(model).config.spec.label
         'SM+ScFuFFN'
     """
-    network = carry_over(model)
+    network = as_new_network(model)
     return take_steps(network, [fusing_step(network.config)])
 
 
@@ -155,7 +154,7 @@ def prune_ffn(
     """
     if (deepest is None) == (layers is None):
         raise ValueError("prune_ffn: give either deepest=K or layers=[...]")
-    network = carry_over(model)
+    network = as_new_network(model)
     config = network.config
     if deepest is not None:
         layers = _deepest(config, deepest)
@@ -256,7 +255,7 @@ def replace_activation(model: nn.Module, activation: ActivationName) -> AeroForC
             "replace_activation: activation must be 'relu', 'gelu' or 'identity', "
             f"got {activation!r}"
         )
-    network = carry_over(model)
+    network = as_new_network(model)
     return take_steps(network, [activation_step(network.config, _FFN_OF[activation])])
 
 

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from aero.architecture import ArchitectureSpec
-from aero.conversion.plan import Step, take_steps
+from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
 
 _EPS = FoldableNorm(1).eps
@@ -52,7 +51,7 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
         >>> torch.allclose(folded(tokens).logits, model(tokens).logits, atol=1e-5)
         True
     """
-    network = carry_over(model)
+    network = as_new_network(model)
     return take_steps(network, [folding_step(network.config)])
 
 

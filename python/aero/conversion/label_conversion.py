@@ -26,7 +26,7 @@ from aero.conversion.feed_forwards import (
 from aero.conversion.folding import folding_step
 from aero.conversion.in_place import check_in_place, replace_in_place
 from aero.conversion.layer_norms import layer_norm_steps
-from aero.conversion.plan import ConversionPlan, Step, take_steps
+from aero.conversion.plan import ConversionPlan, Step, as_new_network, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 from aero.models.foreign_networks import read_network
@@ -96,8 +96,8 @@ def convert(
             (`entropy_weight`, `temperature_init`, ...).
 
     Returns:
-        A new `AeroForCausalLM`, without dropout; `model` itself with
-        ``inplace=True``; a `ConversionPlan` with ``dry_run=True``.
+        A new `AeroForCausalLM`, without dropout, of which a warning tells where `model` has some;
+        `model` itself with ``inplace=True``; a `ConversionPlan` with ``dry_run=True``.
 
     Raises:
         ValueError: a model that cannot be converted, a label that cannot be reached from it, or an
@@ -119,7 +119,7 @@ def convert(
         config = carry_over(model).config if is_ours else read_network(model)[0]
         steps = plan_steps(config, label, **options)
         return ConversionPlan(type(model).__name__, config, tuple(steps))
-    network = carry_over(model)
+    network = carry_over(model) if inplace else as_new_network(model)
     check_finite(network)
     config = _with_training_fields(network.config, options)
     steps = plan_steps(network.config, label, **options)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
-from aero.conversion.plan import Step, take_steps
+from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import (
     Weights,
     feed_forward_output,
@@ -21,7 +21,6 @@ from aero.conversion.weights import (
     with_spec,
 )
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.causal_lm import carry_over
 
 # GPT-2's stream has variances up to some 1e4; at this epsilon they are a rounding error of float32.
 _SWITCHED_OFF = 1e11
@@ -52,7 +51,7 @@ def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
         >>> fold_layernorm(model).config.conversion_steps
         ['fold_layernorm (exact): W = diag(g) W, c = b W + c']
     """
-    network = carry_over(model)
+    network = as_new_network(model)
     return take_steps(network, [affine_step(network.config)])
 
 
@@ -82,7 +81,7 @@ def remove_layernorm(model: nn.Module) -> AeroForCausalLM:
         >>> remove_layernorm(model).config.spec.label
         'SM+G'
     """
-    network = carry_over(model)
+    network = as_new_network(model)
     return take_steps(network, removing_steps(network.config))
 
 

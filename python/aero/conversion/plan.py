@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion.weights import Weights, put_together, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.causal_lm import carry_over
 
 
 def _leave(weights: Weights) -> None:
@@ -44,6 +47,33 @@ class Step:
     def __str__(self) -> str:
         """``name (exact): effect``."""
         return f"{self.name} ({'exact' if self.is_exact else 'inexact'}): {self.effect}"
+
+
+def as_new_network(model: nn.Module) -> AeroForCausalLM:
+    """`carry_over` for a network to be trained: warns of dropout, which the new one has not."""
+    network = carry_over(model)
+    dropped = {} if isinstance(model, AeroForCausalLM) else _dropout_of(model)
+    if dropped:
+        (place, share), *others = dropped.items()
+        more = f" and {len(others)} more places" if others else ""
+        warnings.warn(
+            f"aero.conversion: expected a model without dropout, got {share:g} in {place}{more}; "
+            "the new network drops nothing: convert(..., inplace=True) keeps dropout",
+            stacklevel=3,
+        )
+    return network
+
+
+def _dropout_of(model: nn.Module) -> dict[str, float]:
+    """The shares that a model drops in training, where they are not 0, by module."""
+    shares: dict[str, float] = {}
+    for name, module in model.named_modules():
+        numbers = [getattr(module, each, None) for each in ("dropout", "attention_dropout")]
+        found = [module.p] if isinstance(module, nn.Dropout) else numbers
+        share = max((each for each in found if isinstance(each, float)), default=0.0)
+        if share > 0:
+            shares[name] = share
+    return shares
 
 
 @torch.no_grad()

@@ -1,11 +1,12 @@
 import itertools
+import warnings
 
 import pytest
 import torch
 
 import aero
 from aero import mpc
-from aero.conversion import convert
+from aero.conversion import convert, fold_layernorm
 from aero.conversion.plan import ConversionPlan
 from aero.models import AeroForCausalLM
 
@@ -218,3 +219,35 @@ def test_a_network_in_the_middle_of_an_annealing_is_refused(step):
         ValueError, match=r"being annealed into SM\+FN\+ScFuFFN; .* call finish_annealing"
     ):
         steps[step]()
+
+
+DROPPING = {
+    "gpt2": lambda: gpt2(resid_pdrop=0.25),
+    "gpt2, attention weights": lambda: gpt2(attn_pdrop=0.25),
+    "pythia, attention weights": lambda: pythia(attention_dropout=0.25),
+    "converted in place": lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", inplace=True),
+}
+
+
+@pytest.mark.parametrize("make", DROPPING.values(), ids=DROPPING)
+@pytest.mark.parametrize("step", [lambda m: aero.convert(m, "SM+LN+R"), fold_layernorm])
+def test_a_new_network_without_the_dropout_of_the_model_says_so(make, step):
+    with pytest.warns(UserWarning, match="dropout") as said:
+        step(make())
+    assert "0.25" in str(said[0].message) and said[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", inplace=True),
+        lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", dry_run=True),
+        lambda: aero.convert(gpt2(), "SM+LN+R"),
+        lambda: aero.convert(aero_network("SM+LN+G", embedding_dropout=0.25), "SM+LN+R"),
+    ],
+    ids=["kept", "planned", "none", "ours"],
+)
+def test_where_no_dropout_is_lost_nothing_is_said(step):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step()
