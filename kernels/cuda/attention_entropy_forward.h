@@ -98,12 +98,20 @@ struct ForwardPass : Shape {
     return {stage * kPairBytes + kKeys * kRowBytes};
   }
 
+  /// A maximum need not be that of the scores seen: weights up to 2^8 are as exact as those up to
+  /// 1, in sums and as elements of 16 bits. So most tiles look for a score this far above it, in
+  /// each lane for itself, and neither exchange maxima nor rescale sums.
+  static constexpr float kTolerated = 8;
+  /// Up to this size of a maximum a score is not rounded before it is subtracted.
+  static constexpr float kUsualMaximum = 4096;
+
   /// A warp's values of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, last, group, member;
     StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
     float scale[kRowTiles][2];
     OnlineSoftmax<float> state[kRowTiles][2];
+    bool is_unusual = false;  ///< a maximum or a scale, so that scores are rounded before
     float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values
 
     template <class Lane>
@@ -132,34 +140,64 @@ struct ForwardPass : Shape {
       if (first >= visible.queries || key >= visible.end(last)) return;
       float weights[kRowTiles][kKeys / 8][4];
       multiply_rows<Element>(lane, weights, queries, keys);
+      float factor[kRowTiles][2];
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
-      for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
-      if constexpr (kRowTiles == 2) lane.thread = lane.fresh(lane.thread);
-      if (!visible.sees_all(first, key + kKeys - 1))
-        hide_keys(lane, visible, first, key, weights, kMaskedScore<float>);
-      AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
-      for (int half = 0; half < 2; ++half) add_row(lane, key, r, half, weights);
+      for (int half = 0; half < 2; ++half) factor[r][half] = scale[r][half];
+      const bool sees_all = visible.sees_all(first, key + kKeys - 1);
+      if (key == 0 || !sees_all || is_unusual || lane.any(rises(weights))) {
+        AERO_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+        for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
+        for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
+        if (!sees_all) hide_keys(lane, visible, first, key, weights, kMaskedScore<float>);
+        raise_maxima(lane, key, weights);
+        AERO_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) factor[r][0] = factor[r][1] = 1;
+      }
+      weigh<Lane>(weights, factor);
       add_weighted_rows<Element>(lane, sums, weights, values, 0);
     }
 
-    /// Scores of a row become weights 2^(score - maximum), which the running sums take in. The
-    /// sums are those of this lane's columns until the end: all formulas are linear in them.
-    template <class Lane>
-    AERO_DEVICE void add_row(Lane& lane, int key, int r, int half,
-                             float (&weights)[kRowTiles][kKeys / 8][4]) {
-      OnlineSoftmax<float>& sum = state[r][half];
-      float maximum = sum.maximum;
+    /// The highest of a row's scores that this lane has.
+    AERO_DEVICE static float highest(const float (&scores)[kKeys / 8][4], int half) {
+      float top = __builtin_fmaxf(scores[0][2 * half], scores[0][2 * half + 1]);
       AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block)
-        maximum = __builtin_fmaxf(
-            maximum, __builtin_fmaxf(weights[r][block][2 * half], weights[r][block][2 * half + 1]));
-      maximum = maximum_over_group(lane, maximum);
-      if (kStages == 1 && key == 0) {
-        sum.maximum = maximum;
-      } else {
+      for (int block = 1; block < kKeys / 8; ++block)
+        top = __builtin_fmaxf(
+            top, __builtin_fmaxf(scores[block][2 * half], scores[block][2 * half + 1]));
+      return top;
+    }
+
+    /// Whether a score lies so far above the maximum that weights would grow too large.
+    AERO_DEVICE bool rises(const float (&products)[kRowTiles][kKeys / 8][4]) const {
+      bool any = false;
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float top = highest(products[r], half) * scale[r][half];
+        any |= !(top <= state[r][half].maximum + kTolerated);
+      }
+      return any;
+    }
+
+    /// Raises the maxima of all rows to those of these scores.
+    template <class Lane>
+    AERO_DEVICE void raise_maxima(Lane& lane, int key,
+                                  const float (&scores)[kRowTiles][kKeys / 8][4]) {
+      bool unusual = false;
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        OnlineSoftmax<float>& sum = state[r][half];
+        const float maximum = maximum_over_group(
+            lane, __builtin_fmaxf(sum.maximum, highest(scores[r], half)));
+        unusual |= !(scale[r][half] >= 0) || (!(__builtin_fabsf(maximum) <= kUsualMaximum) &&
+                                              maximum != kEmptyMaximum<float>);
+        if (kStages == 1 && key == 0) {
+          sum.maximum = maximum;
+          continue;
+        }
         // Not raise_maximum: its order of factors spills 192 bytes at D = 64. In this one the
         // product is finite for scores up to 1e32.
         const float delta = sum.maximum - maximum, factor = Lane::exp2(delta);
@@ -170,10 +208,22 @@ struct ForwardPass : Shape {
           sums[r][block][2 * half + 1] *= factor;
         }
       }
+      is_unusual = lane.any(unusual);
+    }
+
+    /// Scores, still to be multiplied by their row's factor, become weights 2^(score - maximum),
+    /// which the running sums take in. The sums are those of this lane's columns until the end: all
+    /// formulas are linear in them.
+    template <class Lane>
+    AERO_DEVICE void weigh(float (&weights)[kRowTiles][kKeys / 8][4],
+                           const float (&factor)[kRowTiles][2]) {
       AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
-      for (int n = 2 * half; n < 2 * half + 2; ++n) {
-        const float x = weights[r][block][n] - maximum, weight = Lane::exp2(x);
+      for (int n = 0; n < 4; ++n) {
+        OnlineSoftmax<float>& sum = state[r][n / 2];
+        const float x = __builtin_fmaf(weights[r][block][n], factor[r][n / 2], -sum.maximum);
+        const float weight = Lane::exp2(x);
         sum.sum += weight;
         sum.score_sum = __builtin_fmaf(weight, x, sum.score_sum);
         weights[r][block][n] = weight;

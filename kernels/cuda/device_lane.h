@@ -68,6 +68,8 @@ class DeviceLane {
     return __shfl_xor_sync(0xffffffffu, value, distance);
   }
 
+  __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x) != 0; }
+
   __device__ __forceinline__ bool is_last_block(uint32_t* arrived, uint32_t blocks) {
     // Writes of this block, then the number that says so; the number, then reads of the others'.
     __threadfence();

@@ -18,6 +18,7 @@
 //                                                gets elements (lane / 4, 2 (lane % 4) + {0, 1})
 //   void load_matrices_transposed(...)           (warp) the same of the transposed matrices
 //   float exchange(value, distance)              (warp) the value of lane ^ distance
+//   bool any(bool)                               (warp) whether it is true in any lane
 //   bool is_last_block(arrived, blocks)          (block) true in the one block of `blocks` that
 //   gets
 //                                                here last, which then sees what all of them wrote;
@@ -96,15 +97,21 @@ AERO_DEVICE float row_scale(float scale, float temperature) {
 /// group() + 8, columns 2 member() and 2 member() + 1. Lanes of a group follow each other.
 template <class Lane>
 AERO_DEVICE int group_of(const Lane& lane) {
-  return lane.thread % kWarp / 4;
+  return (lane.thread & 31) >> 2;
 }
+/// By bits, here and below: the compiler does not know that `thread` is not negative.
 template <class Lane>
 AERO_DEVICE int member_of(const Lane& lane) {
-  return lane.thread % 4;
+  return lane.thread & 3;
 }
 template <class Lane>
 AERO_DEVICE int warp_of(const Lane& lane) {
-  return lane.thread / kWarp;
+  return lane.thread >> 5;
+}
+
+template <class Lane>
+AERO_DEVICE int in_warp_of(const Lane& lane) {
+  return lane.thread & 31;
 }
 
 /// Over the four lanes that hold a row: the same value for all, in an order that does not depend on

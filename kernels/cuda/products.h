@@ -38,9 +38,9 @@ struct Matrix {
   template <int kRowBytes, class Lane>
   AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows,
                                            int row, int block) {
-    const int in_warp = lane.thread % kWarp;
-    lane.load_matrices_transposed(
-        b, rows.chunk(row + in_warp / 8 % 2 * 8 + in_warp % 8, block + in_warp / 16));
+    const int in_warp = in_warp_of(lane);
+    const int at = rows.chunk(in_warp & 15, in_warp >> 4);
+    lane.load_matrices_transposed(b, rows.moved(at, row, block));
   }
 
   /// Stores two neighbouring sums of a block, rounded.
@@ -175,17 +175,18 @@ AERO_DEVICE void round_rows(Lane& lane, SharedRows<kRowBytes> rows) {
 template <int kRowBytes, class Lane>
 AERO_DEVICE void load_left(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> rows, int row,
                            int step) {
-  const int in_warp = lane.thread % kWarp;
-  lane.load_matrices(a, rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16));
+  const int in_warp = in_warp_of(lane);
+  const int at = rows.chunk(in_warp & 15, in_warp >> 4);
+  lane.load_matrices(a, rows.moved(at, row, 2 * step));
 }
 
 /// Right operands of two blocks, whose columns are the 16 rows from `row` on.
 template <int kRowBytes, class Lane>
 AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,
                             int step) {
-  const int in_warp = lane.thread % kWarp;
-  lane.load_matrices(b,
-                     rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
+  const int in_warp = in_warp_of(lane);
+  const int at = rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), in_warp >> 3 & 1);
+  lane.load_matrices(b, rows.moved(at, row, 2 * step));
 }
 
 /// Rows that stay while others stream by: 16 kRowTiles of them per warp, in registers or in shared

@@ -22,6 +22,13 @@ struct SharedRows {
     const int turned = kChunks % 8 == 0 ? column ^ (row & 7) : column ^ (row >> 1 & 3);
     return base + row * kRowBytes + turned * 16;
   }
+  /// chunk(row + rows, column + columns) of at = chunk(row, column), where `rows` is a multiple of 8,
+  /// `columns` even and `column` 0 or 1. Only what the exchange reaches is not an immediate offset.
+  AERO_DEVICE static int moved(int at, int rows, int columns) {
+    constexpr int kExchanged = kChunks % 8 == 0 ? 8 : 4;
+    return (at ^ columns % kExchanged * 16) + columns / kExchanged * kExchanged * 16 +
+           rows * kRowBytes;
+  }
 };
 
 /// Rows of one head of a tensor, or of a part of its columns. Byte: char or const char.
@@ -39,6 +46,11 @@ struct TensorRows {
   }
   AERO_DEVICE Byte* chunk(int row, int column) const { return data + row * stride + column * 16; }
   AERO_DEVICE bool has(int row) const { return row < end && !(sums && sums[row] == 0); }
+  /// Whether all chunks of rows [first, first + count) are there and aligned, kBytes a row.
+  template <int kBytes>
+  AERO_DEVICE bool are_whole(int first, int count) const {
+    return row_bytes == kBytes && !sums && first + count <= end && is_aligned();
+  }
   /// Bytes of a chunk of any row.
   AERO_DEVICE int bytes_at(int column) const {
     return smaller(at_least_zero(row_bytes - column * 16), 16);
@@ -72,6 +84,26 @@ AERO_DEVICE void for_own_chunks(const Lane& lane, Use use) {
   }
 }
 
+/// The row of this lane's first chunk.
+template <int kChunks, class Lane>
+AERO_DEVICE int row_of(const Lane& lane) {
+  return static_cast<int>(static_cast<uint32_t>(lane.thread) / kChunks);
+}
+
+/// fetch_rows of whole rows: an address for each column, which only grows.
+template <int kRows, int kThreads, int kRowBytes, class Lane>
+AERO_DEVICE void fetch_whole_rows(Lane& lane, SharedRows<kRowBytes> to,
+                                  const TensorRows<const char>& from, int first) {
+  constexpr int kChunks = kRowBytes / 16, kStep = kThreads / kChunks;
+  const int row = row_of<kChunks>(lane), column = lane.thread - row * kChunks;
+  const char* source = from.chunk(first + row, column);
+  const int at = to.chunk(row, column);
+  AERO_UNROLL
+  for (int n = 0; n < kRows / kStep; ++n, source += kStep * from.stride)
+    lane.copy_async(kStep % 8 == 0 ? at + n * kStep * kRowBytes : to.chunk(row + n * kStep, column),
+                    source, 16);
+}
+
 /// fetch_rows where every chunk is one aligned access. If a turn of all lanes is whole rows, a lane
 /// keeps its column, and its address only grows.
 template <int kRows, int kThreads, int kRowBytes, class Lane>
@@ -80,7 +112,7 @@ AERO_DEVICE void fetch_aligned_rows(Lane& lane, SharedRows<kRowBytes> to,
   constexpr int kChunks = kRowBytes / 16;
   if constexpr (kThreads % kChunks == 0) {
     constexpr int kStep = kThreads / kChunks;
-    const int row = lane.thread / kChunks, column = lane.thread % kChunks;
+    const int row = row_of<kChunks>(lane), column = lane.thread - row * kChunks;
     const int bytes = from.bytes_at(column);
     const char* source = from.chunk(first + row, column);
     AERO_UNROLL
@@ -104,6 +136,9 @@ template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
 AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,
                             const TensorRows<const char>& from, int first) {
   constexpr int kElements = 16 / Element::kBytes;
+  if constexpr (kThreads % (kRowBytes / 16) == 0)
+    if (from.template are_whole<kRowBytes>(first, kRows))
+      return fetch_whole_rows<kRows, kThreads>(lane, to, from, first);
   if (from.is_aligned()) return fetch_aligned_rows<kRows, kThreads>(lane, to, from, first);
   for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
     const int count = from.has(first + row) ? from.bytes_at(column) / Element::kBytes : 0;

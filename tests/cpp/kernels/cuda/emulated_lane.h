@@ -66,6 +66,16 @@ class EmulatedLane {
     return mine.result;
   }
 
+  bool any(bool x) {
+    bool mine = x;
+    block_.together(thread, "any", mine, [](auto& lanes) {
+      bool found = false;
+      for (const bool* lane : lanes) found = found || *lane;
+      for (bool* lane : lanes) *lane = found;
+    });
+    return mine;
+  }
+
   bool is_last_block(uint32_t* arrived, uint32_t blocks) {
     barrier();
     if (thread == 0) block_.is_last = ++*arrived == blocks;
