@@ -91,9 +91,10 @@ struct BackwardHeadPass : Shape {
     // Back and forth: the tile used last comes first, while the L2 cache still has it.
     const auto pair_at = [&](int n) {
       const int turned = first / kStaying % 2 == 0 ? n : pairs - 1 - n;
-      const int query = (left_out + turned % taken) * kStreamed;
+      const int nth = quotient(turned, taken);
+      const int query = (left_out + turned - nth * taken) * kStreamed;
       Pair pair{head, query, first == 0, of_head.end(query + kStreamed - 1) <= first + kStaying};
-      pair.head.head += turned / taken;
+      pair.head.head += nth;
       return pair;
     };
     const auto fetch = [&](int n, int stage) {
@@ -102,9 +103,8 @@ struct BackwardHeadPass : Shape {
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             key_rows<Element>(p, p.k, head), first);
-    if (p.dout)
-      fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
-                                              key_rows<Element>(p, p.v, head), first);
+    fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
+                                            if_dout(p, key_rows<Element>(p, p.v, head)), first);
     if (pairs > 0) fetch(0, 0);
     lane.commit_copies();
     lane.template wait_copies<0>();
@@ -156,11 +156,8 @@ struct BackwardHeadPass : Shape {
       float weights[kRowTiles][kStreamed / 8][4], dscores[kRowTiles][kStreamed / 8][4];
       multiply_rows<Element>(lane, weights, Staying(lane, Memory::first_staying(), in_tile),
                              queries);
-      if (p.dout)
-        multiply_rows<Element>(lane, dscores, Staying(lane, Memory::second_staying(), in_tile),
-                               douts);
-      else
-        clear(dscores);
+      multiply_rows<Element>(lane, dscores, Staying(lane, Memory::second_staying(), in_tile),
+                             douts);
       float row_sums[kStreamed / 4] = {};
       Streamed::weigh(lane, visible, pair.query, first, lane.fresh(stage), weights, dscores,
                       [&](int column, const ScoreGradient& of) {
@@ -169,8 +166,8 @@ struct BackwardHeadPass : Shape {
       lane.thread = lane.fresh(lane.thread);
       store_dscores(lane, dscores);
       store_row_sum(p, lane, p.dtemperature ? sum_over_groups(lane, row_sums) : 0.0f);
-      if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, 0);
-      if (p.dk) add_weighted_rows<Element>(lane, dk, dscores, queries, 0);
+      add_weighted_rows<Element>(lane, dv, weights, douts, 0);
+      add_weighted_rows<Element>(lane, dk, dscores, queries, 0);
     }
 
     /// Rows that are 8 apart are swizzled alike: one address for each block of columns.

@@ -42,12 +42,21 @@ struct BackwardParams : AttentionEntropyBackwardParams {
   void* workspace = nullptr;
 };
 
-/// Rows of dO. Those of queries that saw no key are taken for zeros: inf and NaN would not vanish
-/// in products with their weights, which are 0. Where there are none, nothing is looked up.
+/// Rows that are read as zeros where there is no dO: products with them are done all the same.
+template <class Byte>
+AERO_DEVICE TensorRows<Byte> if_dout(const AttentionEntropyBackwardParams& p,
+                                     TensorRows<Byte> rows) {
+  if (!p.dout) rows.end = 0;
+  return rows;
+}
+
+/// Rows of dO; without it, zeros. Those of queries that saw no key are taken for zeros: inf and NaN
+/// would not vanish in products with their weights, which are 0. Where there are none, nothing is
+/// looked up.
 template <class Element, class Int>
 AERO_DEVICE TensorRows<const char> dout_rows(const AttentionEntropyBackwardParams& p,
                                              const Head<Int>& head) {
-  auto rows = query_rows<Element>(p, p.dout, head);
+  auto rows = if_dout(p, query_rows<Element>(p, p.dout ? p.dout : p.q, head));
   if (p.mask || (p.is_causal && p.queries > p.keys))  // [B, H, 3, T]
     rows.sums = static_cast<const float*>(p.statistics) + kSavedStatistics * row_index(p, head, 0) +
                 p.queries;

@@ -72,15 +72,17 @@ struct StreamedQueries {
                                 int query, int stage) {
     fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
                                              query_rows<Element>(p, p.q, head), query);
-    if (p.dout)
-      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage),
-                                               dout_rows<Element>(p, head), query);
+    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage),
+                                             dout_rows<Element>(p, head), query);
     // Weights and gradients of rows that are not there are 0.
     const RowTable table(p, p.workspace);
     const int64_t row = row_index(p, head, query);
     static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
-    for (int n = lane.thread; n < 2 * kStreamed; n += kThreads) {
-      const int in_tile = n % kStreamed;
+    AERO_UNROLL
+    for (int first = 0; first < 2 * kStreamed; first += kThreads) {
+      const int n = first + lane.thread;
+      if (n >= 2 * kStreamed) continue;
+      const int in_tile = n & (kStreamed - 1);
       const int bytes = query + in_tile < p.queries ? 16 : 0;
       const int64_t at = bytes ? row + in_tile : 0;
       const void* from = n < kStreamed ? static_cast<const void*>(table.weights + at)

@@ -35,20 +35,17 @@ struct BackwardQueryPass : Shape {
     const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kStaying;
     const VisibleKeys visible(p, head.batch, head.head);
     const auto keys = key_rows<Element>(p, p.k, head);
-    const auto values = key_rows<Element>(p, p.v, head);
+    const auto values = if_dout(p, key_rows<Element>(p, p.v, head));
     const int key_tiles = (visible.end(first + kStaying - 1) + kStreamed - 1) / kStreamed;
     const auto fetch = [&](int tile, int stage) {
       fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage), keys, tile * kStreamed);
-      if (p.dout)
-        fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage), values,
-                                                 tile * kStreamed);
+      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage), values,
+                                               tile * kStreamed);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             query_rows<Element>(p, p.q, head), first);
-    // Without dO its rows are not looked at; something has to be there.
-    fetch_rows<Element, kStaying, kThreads>(
-        lane, Memory::second_staying(),
-        p.dout ? dout_rows<Element>(p, head) : query_rows<Element>(p, p.q, head), first);
+    fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
+                                            dout_rows<Element>(p, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -61,7 +58,7 @@ struct BackwardQueryPass : Shape {
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
       lane.thread = lane.fresh(lane.thread);
       round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
-      if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
+      round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
       warp.take_keys(p, lane, visible, tile * kStreamed, Memory::first(stage),
                      Memory::second(stage));
     });
@@ -111,10 +108,7 @@ struct BackwardQueryPass : Shape {
       if (first >= visible.queries || key >= visible.end(first + 16 * kRowTiles - 1)) return;
       float scores[kRowTiles][kStreamed / 8][4], dscores[kRowTiles][kStreamed / 8][4];
       multiply_rows<Element>(lane, scores, queries, keys);
-      if (p.dout)
-        multiply_rows<Element>(lane, dscores, douts, values);
-      else
-        clear(dscores);
+      multiply_rows<Element>(lane, dscores, douts, values);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
@@ -131,9 +125,9 @@ struct BackwardQueryPass : Shape {
         const ScoreGradient of(lane, scores[r][block][n], dscores[r][block][n], weights[r][half],
                                gradients[r][half]);
         dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
-        dscores[r][block][n] = of.dscore * gradients[r][half].scale;
+        dscores[r][block][n] = of.dscore;
       }
-      if (p.dq) add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
+      add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
     }
 
     template <class Lane>
@@ -141,6 +135,11 @@ struct BackwardQueryPass : Shape {
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
+        AERO_UNROLL
+        for (int block = 0; block < Shape::kWidth / 8; ++block) {
+          dq[r][block][2 * half] *= gradients[r][half].scale;
+          dq[r][block][2 * half + 1] *= gradients[r][half].scale;
+        }
         float sum = sum_over_group(lane, dtemperature[r][half]);
         if (!p.dtemperature || member != 0 || row(r, half) >= p.queries) continue;
         const int64_t index = row_index(p, h, row(r, half));
@@ -185,14 +184,15 @@ struct BackwardKeyPass : Shape {
     const int query_tiles =
         (at_least_zero(static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
     const auto fetch = [&](int tile, int stage) {
+      const int nth = quotient(tile, query_tiles);
       Head<int64_t> reader = head;
-      reader.head += tile / query_tiles;
-      Streamed::fetch(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
+      reader.head += nth;
+      Streamed::fetch(p, lane, reader, first_query + (tile - nth * query_tiles) * kStreamed, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             key_rows<Element>(p, p.k, head), first);
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
-                                            key_rows<Element>(p, p.v, head), first);
+                                            if_dout(p, key_rows<Element>(p, p.v, head)), first);
     lane.commit_copies();
     if (query_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -206,9 +206,11 @@ struct BackwardKeyPass : Shape {
         lane, query_tiles * static_cast<int>(readers), fetch, [&](int tile, int stage) {
           lane.thread = lane.fresh(lane.thread);
           round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
-          if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
-          const VisibleKeys visible(p, head.batch, head.head + tile / query_tiles);
-          warp.take_queries(p, lane, visible, first_query + tile % query_tiles * kStreamed, stage);
+          round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
+          const int nth = quotient(tile, query_tiles);
+          const VisibleKeys visible(p, head.batch, head.head + nth);
+          warp.take_queries(p, lane, visible,
+                            first_query + (tile - nth * query_tiles) * kStreamed, stage);
         });
     store(p, lane, head, first, in_tile, part, warp);
   }
@@ -238,14 +240,11 @@ struct BackwardKeyPass : Shape {
       const Rows queries = Memory::first(stage), douts = Memory::second(stage);
       float weights[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];
       multiply_rows<Element>(lane, weights, keys, queries);
-      if (p.dout)
-        multiply_rows<Element>(lane, dscores, values, douts);
-      else
-        clear(dscores);
+      multiply_rows<Element>(lane, dscores, values, douts);
       Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
                       [](int, const ScoreGradient&) {});
-      if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
-      if (p.dk) add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
+      add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
+      add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
     }
   };
 

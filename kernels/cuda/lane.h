@@ -82,6 +82,8 @@ AERO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 /// x, or 0 where it is negative. Not a maximum: of one with a minimum inside ptxas before CUDA 13.4
 /// makes one instruction for sm_90 and sm_100 whose comparison is wrong (README.md).
 AERO_DEVICE int at_least_zero(int x) { return x & ~(x >> 31); }
+/// a / b of numbers from 0 on, without a division where it is 0: that takes as long as 30 products.
+AERO_DEVICE int quotient(int a, int b) { return a < b ? 0 : a / b; }
 constexpr int largest(int a, int b) { return a > b ? a : b; }
 
 /// Number of tiles of `size` that cover `count`.

@@ -32,8 +32,9 @@ ATTENTION_MUTATIONS = [
      "block * 8 + n > seen"),
     ("mask ignored", "attention_geometry.h", "!mask[n * visible.query_stride]", "false"),
     ("left fragments exchanged", "products.h",
-     "rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16)",
-     "rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2)"),
+     "const int at = rows.chunk(in_warp & 15, in_warp >> 4);\n  lane.load_matrices(a,",
+     "const int at = rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), in_warp >> 3 & 1);\n"
+     "  lane.load_matrices(a,"),
     ("weights as operand exchanged", "products.h",
      "a[1] = Lane::pack(Element{}, sums[0][2], sums[0][3])",
      "a[1] = Lane::pack(Element{}, sums[1][0], sums[1][1])"),
@@ -79,7 +80,7 @@ HEAD_MUTATIONS = [
      "lane.exchange(upper ? values[n] : values[n + count], 4 * count)",
      "(count == 1 ? 0.0f : lane.exchange(upper ? values[n] : values[n + count], 4 * count))"),
     ("heads: one of the heads that share keys", "attention_backward_heads.h",
-     "pair.head.head += turned / taken;", ""),
+     "pair.head.head += nth;", ""),
 ]  # fmt: skip
 ROW_MUTATIONS = [
     ("warps do not wait for each other", "row_team.h", "lane.barrier();", ""),
