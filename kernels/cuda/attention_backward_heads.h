@@ -231,22 +231,40 @@ struct BackwardHeadPass : Shape {
             {sums[block][0], sums[block][1], sums[block][2], sums[block][3]}};
     }
 
-    /// Adds the product with the first `keys` keys of the tile, which these rows see.
+    /// Left operand: 16 queries, and as the step that is summed over the keys from `key` on.
     template <class Lane>
-    AERO_DEVICE void multiply(Lane& lane, int keys) {
-      AERO_ROLLED
-      for (int key = 0; key < smaller(keys, kStaying); key += 16 * kRowTiles) AERO_UNROLL
+    AERO_DEVICE void load_transposed(Lane& lane, uint32_t (&a)[4], int key) const {
+      const int in_warp = in_warp_of(lane);
+      const int at =
+          dscore_rows().chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + row / 8);
+      lane.load_matrices_transposed(a, Dscores::moved(at, key, 0));
+    }
+
+    /// The product with a warp's keys.
+    template <class Lane>
+    AERO_DEVICE void add_product(Lane& lane, int key) {
+      AERO_UNROLL
       for (int step = 0; step < 16 * kRowTiles; step += M::kStep) {
-        uint32_t by_keys[4], b[4];
-        M::right_of_columns(lane, by_keys, dscore_rows(), key + step, row / 8);
-        // The transposed rows as left operand: the same matrices in another order.
-        const uint32_t a[4] = {by_keys[0], by_keys[2], by_keys[1], by_keys[3]};
+        uint32_t a[4], b[4];
+        load_transposed(lane, a, key + step);
         AERO_UNROLL
         for (int block = 0; block < kBlocks; block += 2) {
           M::right_of_columns(lane, b, Memory::first_staying(), key + step, first_block + block);
           M::multiply(lane, sums[block], a, b[0], b[1]);
           M::multiply(lane, sums[block + 1], a, b[2], b[3]);
         }
+      }
+    }
+
+    /// Adds the product with the first `keys` keys of the tile, which these rows see.
+    template <class Lane>
+    AERO_DEVICE void multiply(Lane& lane, int keys) {
+      if (keys >= kStaying) {
+        AERO_UNROLL
+        for (int key = 0; key < kStaying; key += 16 * kRowTiles) add_product(lane, key);
+      } else {
+        AERO_ROLLED
+        for (int key = 0; key < keys; key += 16 * kRowTiles) add_product(lane, key);
       }
       AERO_UNROLL
       for (int block = 0; block < kBlocks; ++block) AERO_UNROLL

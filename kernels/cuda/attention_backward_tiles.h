@@ -15,11 +15,17 @@ struct BackwardShape : RowShape<Element_, kWidth_> {
   static constexpr int kStreamed = kRowBytes <= 128 ? 64 : kRowBytes <= 256 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
   static constexpr bool kInRegisters = kRowBytes <= 128;
+  /// Of the pass that owns keys. Of 128 channels their values do not fit beside them.
+  static constexpr bool kKeysInRegisters =
+      kInRegisters || (Element_::kBytes == 2 && kWidth_ <= 128);
   /// Blocks that share the columns of dK and dV: all of them would not fit in the registers.
   static constexpr int kParts = kWidth_ <= 128 ? 1 : 2;
   /// Tiles of 16 queries of a warp that owns queries. Two read shared memory less often, as they
   /// take the same keys; of other widths they would spill, or hold fewer keys in registers.
-  static constexpr int kQueryTiles = Element_::kBytes == 2 && kWidth_ == 128 ? 2 : 1;
+  static constexpr int kQueryTiles =
+      Element_::kBytes == 2 && (kWidth_ == 128 || kWidth_ <= 64) ? 2 : 1;
+  /// Keys that such a warp takes at a time.
+  static constexpr int kQueryKeys = kQueryTiles == 2 ? 32 : kStreamed;
 };
 
 /// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its

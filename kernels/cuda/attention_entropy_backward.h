@@ -15,7 +15,7 @@ namespace aero::kernels::cuda {
 template <class Shape>
 struct BackwardQueryPass : Shape {
   using Params = BackwardParams;
-  using Shape::kRowBytes, Shape::kStages, Shape::kStreamed;
+  using Shape::kQueryKeys, Shape::kRowBytes, Shape::kStages, Shape::kStreamed;
   using typename Shape::Element;
   static constexpr int kRowTiles = Shape::kQueryTiles;
   static constexpr int kStaying = Shape::kStaying * kRowTiles;
@@ -59,8 +59,11 @@ struct BackwardQueryPass : Shape {
       lane.thread = lane.fresh(lane.thread);
       round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
       round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
-      warp.take_keys(p, lane, visible, tile * kStreamed, Memory::first(stage),
-                     Memory::second(stage));
+      AERO_ROLLED
+      for (int n = 0; n < kStreamed; n += kQueryKeys)
+        warp.take_keys(lane, visible, tile * kStreamed + n,
+                       Rows{Memory::first(stage).base + n * kRowBytes},
+                       Rows{Memory::second(stage).base + n * kRowBytes});
     });
     warp.finish(p, head, lane);
     if (!p.dq) return;
@@ -103,23 +106,23 @@ struct BackwardQueryPass : Shape {
     AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
 
     template <class Lane>
-    AERO_DEVICE void take_keys(const Params& p, Lane& lane, const VisibleKeys& visible, int key,
+    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key,
                                Rows keys, Rows values) {
       if (first >= visible.queries || key >= visible.end(first + 16 * kRowTiles - 1)) return;
-      float scores[kRowTiles][kStreamed / 8][4], dscores[kRowTiles][kStreamed / 8][4];
+      float scores[kRowTiles][kQueryKeys / 8][4], dscores[kRowTiles][kQueryKeys / 8][4];
       multiply_rows<Element>(lane, scores, queries, keys);
       multiply_rows<Element>(lane, dscores, douts, values);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+      for (int block = 0; block < kQueryKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n)
         scores[r][block][n] =
             scores[r][block][n] * weights[r][n / 2].scale - weights[r][n / 2].maximum;
-      if (!visible.sees_all(first, key + kStreamed - 1))
+      if (!visible.sees_all(first, key + kQueryKeys - 1))
         hide_keys(lane, visible, first, key, scores, kHiddenScore);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+      for (int block = 0; block < kQueryKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) {
         const int half = n / 2;
         const ScoreGradient of(lane, scores[r][block][n], dscores[r][block][n], weights[r][half],
@@ -209,7 +212,7 @@ struct BackwardKeyPass : Shape {
           round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
           const int nth = quotient(tile, query_tiles);
           const VisibleKeys visible(p, head.batch, head.head + nth);
-          warp.take_queries(p, lane, visible,
+          warp.take_queries(lane, visible,
                             first_query + (tile - nth * query_tiles) * kStreamed, stage);
         });
     store(p, lane, head, first, in_tile, part, warp);
@@ -220,7 +223,8 @@ struct BackwardKeyPass : Shape {
 
   struct Warp {
     int first, first_block;
-    StayingRows<1, kRowBytes, Shape::kInRegisters> keys, values;
+    StayingRows<1, kRowBytes, Shape::kKeysInRegisters> keys;
+    StayingRows<1, kRowBytes, Shape::kInRegisters> values;
     float dk[1][kColumns / 8][4], dv[1][kColumns / 8][4];
 
     template <class Lane>
@@ -234,7 +238,7 @@ struct BackwardKeyPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void take_queries(const Params& p, Lane& lane, const VisibleKeys& visible,
+    AERO_DEVICE void take_queries(Lane& lane, const VisibleKeys& visible,
                                   int query, int stage) {
       if (first >= visible.keys || first >= visible.end(query + kStreamed - 1)) return;
       const Rows queries = Memory::first(stage), douts = Memory::second(stage);

@@ -26,7 +26,7 @@ struct SharedRows {
   /// `columns` even and `column` 0 or 1. Only what the exchange reaches is not an immediate offset.
   AERO_DEVICE static int moved(int at, int rows, int columns) {
     constexpr int kExchanged = kChunks % 8 == 0 ? 8 : 4;
-    return (at ^ columns % kExchanged * 16) + columns / kExchanged * kExchanged * 16 +
+    return (at ^ (columns & (kExchanged - 1)) * 16) + (columns & ~(kExchanged - 1)) * 16 +
            rows * kRowBytes;
   }
 };

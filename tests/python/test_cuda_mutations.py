@@ -60,8 +60,8 @@ FLOAT32_MUTATIONS = [
 HEAD_MUTATIONS = [
     ("heads: swizzle of dS left out", "shared_rows.h", "column ^ (row >> 1 & 3)", "column"),
     ("heads: dS as operand not transposed", "attention_backward_heads.h",
-     "M::multiply(lane, sums[block], a, b[0], b[1])",
-     "M::multiply(lane, sums[block], by_keys, b[0], b[1])"),
+     "dscore_rows().chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + row / 8)",
+     "dscore_rows().chunk(in_warp & 15, (in_warp >> 4) + row / 8)"),
     ("heads: barrier left out", "attention_backward_heads.h",
      "lane.barrier();  // gradients of scores are there, and nobody needs the queries any more",
      ""),
