@@ -97,9 +97,15 @@ struct BackwardHeadPass : Shape {
       pair.head.head += nth;
       return pair;
     };
+    typename Streamed::Source source(p, pair_at(0).head);
+    int fetched = pair_at(0).head.head;
     const auto fetch = [&](int n, int stage) {
       const Pair pair = pair_at(n);
-      Streamed::fetch(p, lane, pair.head, pair.query, stage);
+      if (pair.head.head != fetched) {
+        source = typename Streamed::Source(p, pair.head);
+        fetched = pair.head.head;
+      }
+      source.fetch(lane, pair.query, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             key_rows<Element>(p, p.k, head), first);

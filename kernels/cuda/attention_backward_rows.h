@@ -22,18 +22,20 @@ struct alignas(16) RowGradient {
   float unused;
 };
 
-/// Both halves of all rows [B, H, T], one after the other.
-struct RowTable {
-  RowWeights* weights;
-  RowGradient* gradients;
+/// What is known of a row, 32 bytes.
+struct RowValues {
+  RowWeights weights;
+  RowGradient gradient;
+};
 
-  AERO_DEVICE RowTable(const AttentionEntropyParams& p, void* workspace)
-      : weights(static_cast<RowWeights*>(workspace)),
-        gradients(reinterpret_cast<RowGradient*>(weights + p.batch * p.heads * p.queries)) {}
+/// Those of all rows [B, H, T].
+struct RowTable {
+  RowValues* rows;
+
+  AERO_DEVICE explicit RowTable(void* workspace) : rows(static_cast<RowValues*>(workspace)) {}
 
   static constexpr int64_t bytes(const AttentionEntropyParams& p) {
-    return p.batch * p.heads * p.queries *
-           static_cast<int64_t>(sizeof(RowWeights) + sizeof(RowGradient));
+    return p.batch * p.heads * p.queries * static_cast<int64_t>(sizeof(RowValues));
   }
 };
 
@@ -93,15 +95,15 @@ struct BackwardRowsPass {
     const float* saved = static_cast<const float*>(p.statistics) + row +
                          row / p.queries * (kSavedStatistics - 1) * p.queries;
     const float sum = saved[p.queries], temperature = temperature_of(p, head, query);
-    const RowTable table(p, p.workspace);
+    RowValues& values = RowTable(p.workspace).rows[row];
     if (p.dlogsumexp) center -= static_cast<const float*>(p.dlogsumexp)[row];
-    table.weights[row] = {row_scale(score_scale(p), temperature), saved[0],
+    values.weights = {row_scale(score_scale(p), temperature), saved[0],
                           sum == 0 ? 0.0f : 1 / sum, saved[2 * p.queries]};
     RowGradient gradient{};  // whatever comes back to a row that saw no key
     if (sum != 0)
       gradient = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,
                   row_scale(static_cast<float>(p.scale), temperature), 0.0f};
-    table.gradients[row] = gradient;
+    values.gradient = gradient;
   }
 
  private:

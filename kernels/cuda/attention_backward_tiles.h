@@ -23,7 +23,7 @@ struct BackwardShape : RowShape<Element_, kWidth_> {
   /// Tiles of 16 queries of a warp that owns queries. Two read shared memory less often, as they
   /// take the same keys; of other widths they would spill, or hold fewer keys in registers.
   static constexpr int kQueryTiles =
-      Element_::kBytes == 2 && (kWidth_ == 128 || kWidth_ <= 64) ? 2 : 1;
+      Element_::kBytes == 2 && (kWidth_ == 128 || kWidth_ == 64) ? 2 : 1;
   /// Keys that such a warp takes at a time.
   static constexpr int kQueryKeys = kQueryTiles == 2 ? 32 : kStreamed;
 };
@@ -73,29 +73,35 @@ struct StreamedQueries {
   static constexpr int kThreads = Shape::kWarps * kWarp;
   using Memory = BackwardMemory<Shape, kStreamed * 32>;
 
-  template <class Int, class Lane>
-  AERO_DEVICE static void fetch(const BackwardParams& p, Lane& lane, const Head<Int>& head,
-                                int query, int stage) {
-    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
-                                             query_rows<Element>(p, p.q, head), query);
-    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage),
-                                             dout_rows<Element>(p, head), query);
-    // Weights and gradients of rows that are not there are 0.
-    const RowTable table(p, p.workspace);
-    const int64_t row = row_index(p, head, query);
-    static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
-    AERO_UNROLL
-    for (int first = 0; first < 2 * kStreamed; first += kThreads) {
-      const int n = first + lane.thread;
-      if (n >= 2 * kStreamed) continue;
-      const int in_tile = n & (kStreamed - 1);
-      const int bytes = query + in_tile < p.queries ? 16 : 0;
-      const int64_t at = bytes ? row + in_tile : 0;
-      const void* from = n < kStreamed ? static_cast<const void*>(table.weights + at)
-                                       : static_cast<const void*>(table.gradients + at);
-      lane.copy_async(Memory::extra(stage) + n * 16, from, bytes);
+  /// The queries of a head in memory. Kept from tile to tile: to find them takes 100 instructions.
+  struct Source {
+    TensorRows<const char> queries, douts;
+    const RowValues* rows;
+
+    template <class Int>
+    AERO_DEVICE Source(const BackwardParams& p, const Head<Int>& head)
+        : queries(query_rows<Element>(p, p.q, head)),
+          douts(dout_rows<Element>(p, head)),
+          rows(RowTable(p.workspace).rows + row_index(p, head, 0)) {}
+
+    template <class Lane>
+    AERO_DEVICE void fetch(Lane& lane, int query, int stage) const {
+      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage), queries, query);
+      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage), douts, query);
+      // Weights and gradients of rows that are not there are 0.
+      static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
+      AERO_UNROLL
+      for (int first = 0; first < 2 * kStreamed; first += kThreads) {
+        const int n = first + lane.thread;
+        if (n >= 2 * kStreamed) continue;
+        const int half = n >= kStreamed ? 1 : 0, row = query + n - half * kStreamed;
+        const bool exists = row < queries.end;
+        lane.copy_async(Memory::extra(stage) + n * 16,
+                        reinterpret_cast<const char*>(rows + (exists ? row : 0)) + half * 16,
+                        exists ? 16 : 0);
+      }
     }
-  }
+  };
 
   template <class Lane>
   AERO_DEVICE static RowWeights weights_of(Lane& lane, int stage, int row) {

@@ -92,14 +92,15 @@ struct BackwardQueryPass : Shape {
           member(member_of(lane)),
           queries(lane, Memory::first_staying(), in_tile),
           douts(lane, Memory::second_staying(), in_tile) {
-      const RowTable table(p, p.workspace);
+      const RowTable table(p.workspace);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         weights[r][half] = {}, gradients[r][half] = {};
         if (row(r, half) >= p.queries) continue;
-        weights[r][half] = table.weights[row_index(p, h, row(r, half))];
-        gradients[r][half] = table.gradients[row_index(p, h, row(r, half))];
+        const RowValues& own = table.rows[row_index(p, h, row(r, half))];
+        weights[r][half] = own.weights;
+        gradients[r][half] = own.gradient;
       }
       clear(dq);
     }
@@ -186,11 +187,15 @@ struct BackwardKeyPass : Shape {
     const int first_query = VisibleKeys(p, head.batch, head.head).first_query(first);
     const int query_tiles =
         (at_least_zero(static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
+    typename Streamed::Source source(p, head);
     const auto fetch = [&](int tile, int stage) {
-      const int nth = quotient(tile, query_tiles);
-      Head<int64_t> reader = head;
-      reader.head += nth;
-      Streamed::fetch(p, lane, reader, first_query + (tile - nth * query_tiles) * kStreamed, stage);
+      const int nth = quotient(tile, query_tiles), in_head = tile - nth * query_tiles;
+      if (nth > 0 && in_head == 0) {
+        Head<int64_t> reader = head;
+        reader.head += nth;
+        source = typename Streamed::Source(p, reader);
+      }
+      source.fetch(lane, first_query + in_head * kStreamed, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             key_rows<Element>(p, p.k, head), first);
