@@ -97,8 +97,8 @@ struct BackwardHeadPass : Shape {
       pair.head.head += nth;
       return pair;
     };
-    typename Streamed::Source source(p, pair_at(0).head);
-    int fetched = pair_at(0).head.head;
+    typename Streamed::Source source(p, head);
+    int fetched = head.head;
     const auto fetch = [&](int n, int stage) {
       const Pair pair = pair_at(n);
       if (pair.head.head != fetched) {
