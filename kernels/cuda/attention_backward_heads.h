@@ -98,13 +98,9 @@ struct BackwardHeadPass : Shape {
       return pair;
     };
     typename Streamed::Source source(p, head);
-    int fetched = head.head;
     const auto fetch = [&](int n, int stage) {
       const Pair pair = pair_at(n);
-      if (pair.head.head != fetched) {
-        source = typename Streamed::Source(p, pair.head);
-        fetched = pair.head.head;
-      }
+      source.turn_to(p, pair.head);
       source.fetch(lane, pair.query, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
@@ -237,22 +233,13 @@ struct BackwardHeadPass : Shape {
             {sums[block][0], sums[block][1], sums[block][2], sums[block][3]}};
     }
 
-    /// Left operand: 16 queries, and as the step that is summed over the keys from `key` on.
-    template <class Lane>
-    AERO_DEVICE void load_transposed(Lane& lane, uint32_t (&a)[4], int key) const {
-      const int in_warp = in_warp_of(lane);
-      const int at =
-          dscore_rows().chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + row / 8);
-      lane.load_matrices_transposed(a, Dscores::moved(at, key, 0));
-    }
-
     /// The product with a warp's keys.
     template <class Lane>
     AERO_DEVICE void add_product(Lane& lane, int key) {
       AERO_UNROLL
       for (int step = 0; step < 16 * kRowTiles; step += M::kStep) {
         uint32_t a[4], b[4];
-        load_transposed(lane, a, key + step);
+        load_left_of_columns(lane, a, dscore_rows(), key + step, row / 8);
         AERO_UNROLL
         for (int block = 0; block < kBlocks; block += 2) {
           M::right_of_columns(lane, b, Memory::first_staying(), key + step, first_block + block);

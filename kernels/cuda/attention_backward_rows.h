@@ -97,8 +97,8 @@ struct BackwardRowsPass {
     const float sum = saved[p.queries], temperature = temperature_of(p, head, query);
     RowValues& values = RowTable(p.workspace).rows[row];
     if (p.dlogsumexp) center -= static_cast<const float*>(p.dlogsumexp)[row];
-    values.weights = {row_scale(score_scale(p), temperature), saved[0],
-                          sum == 0 ? 0.0f : 1 / sum, saved[2 * p.queries]};
+    values.weights = {row_scale(score_scale(p), temperature), saved[0], sum == 0 ? 0.0f : 1 / sum,
+                      saved[2 * p.queries]};
     RowGradient gradient{};  // whatever comes back to a row that saw no key
     if (sum != 0)
       gradient = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,

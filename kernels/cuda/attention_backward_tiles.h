@@ -77,12 +77,19 @@ struct StreamedQueries {
   struct Source {
     TensorRows<const char> queries, douts;
     const RowValues* rows;
+    int of_head;
 
     template <class Int>
     AERO_DEVICE Source(const BackwardParams& p, const Head<Int>& head)
         : queries(query_rows<Element>(p, p.q, head)),
           douts(dout_rows<Element>(p, head)),
-          rows(RowTable(p.workspace).rows + row_index(p, head, 0)) {}
+          rows(RowTable(p.workspace).rows + row_index(p, head, 0)),
+          of_head(static_cast<int>(head.head)) {}
+
+    template <class Int>
+    AERO_DEVICE void turn_to(const BackwardParams& p, const Head<Int>& head) {
+      if (head.head != of_head) *this = Source(p, head);
+    }
 
     template <class Lane>
     AERO_DEVICE void fetch(Lane& lane, int query, int stage) const {

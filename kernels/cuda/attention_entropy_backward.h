@@ -107,8 +107,8 @@ struct BackwardQueryPass : Shape {
     AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
 
     template <class Lane>
-    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key,
-                               Rows keys, Rows values) {
+    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key, Rows keys,
+                               Rows values) {
       if (first >= visible.queries || key >= visible.end(first + 16 * kRowTiles - 1)) return;
       float scores[kRowTiles][kQueryKeys / 8][4], dscores[kRowTiles][kQueryKeys / 8][4];
       multiply_rows<Element>(lane, scores, queries, keys);
@@ -190,7 +190,7 @@ struct BackwardKeyPass : Shape {
     typename Streamed::Source source(p, head);
     const auto fetch = [&](int tile, int stage) {
       const int nth = quotient(tile, query_tiles), in_head = tile - nth * query_tiles;
-      if (nth > 0 && in_head == 0) {
+      if (nth > 0 && in_head == 0) {  // not turn_to, which spills here
         Head<int64_t> reader = head;
         reader.head += nth;
         source = typename Streamed::Source(p, reader);
@@ -217,8 +217,8 @@ struct BackwardKeyPass : Shape {
           round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
           const int nth = quotient(tile, query_tiles);
           const VisibleKeys visible(p, head.batch, head.head + nth);
-          warp.take_queries(lane, visible,
-                            first_query + (tile - nth * query_tiles) * kStreamed, stage);
+          warp.take_queries(lane, visible, first_query + (tile - nth * query_tiles) * kStreamed,
+                            stage);
         });
     store(p, lane, head, first, in_tile, part, warp);
   }
@@ -243,8 +243,7 @@ struct BackwardKeyPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void take_queries(Lane& lane, const VisibleKeys& visible,
-                                  int query, int stage) {
+    AERO_DEVICE void take_queries(Lane& lane, const VisibleKeys& visible, int query, int stage) {
       if (first >= visible.keys || first >= visible.end(query + kStreamed - 1)) return;
       const Rows queries = Memory::first(stage), douts = Memory::second(stage);
       float weights[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];

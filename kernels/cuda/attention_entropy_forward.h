@@ -190,8 +190,8 @@ struct ForwardPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         OnlineSoftmax<float>& sum = state[r][half];
-        const float maximum = maximum_over_group(
-            lane, __builtin_fmaxf(sum.maximum, highest(scores[r], half)));
+        const float maximum =
+            maximum_over_group(lane, __builtin_fmaxf(sum.maximum, highest(scores[r], half)));
         unusual |= !(scale[r][half] >= 0) || (!(__builtin_fabsf(maximum) <= kUsualMaximum) &&
                                               maximum != kEmptyMaximum<float>);
         if (kStages == 1 && key == 0) {

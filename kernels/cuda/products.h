@@ -180,6 +180,15 @@ AERO_DEVICE void load_left(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> r
   lane.load_matrices(a, rows.moved(at, row, 2 * step));
 }
 
+/// Left operand: 16 columns from `8 block` on, of which rows [row, row + 16) are the step.
+template <int kRowBytes, class Lane>
+AERO_DEVICE void load_left_of_columns(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> rows,
+                                      int row, int block) {
+  const int in_warp = in_warp_of(lane);
+  const int at = rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + block);
+  lane.load_matrices_transposed(a, rows.moved(at, row, 0));
+}
+
 /// Right operands of two blocks, whose columns are the 16 rows from `row` on.
 template <int kRowBytes, class Lane>
 AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,

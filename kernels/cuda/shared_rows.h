@@ -22,8 +22,9 @@ struct SharedRows {
     const int turned = kChunks % 8 == 0 ? column ^ (row & 7) : column ^ (row >> 1 & 3);
     return base + row * kRowBytes + turned * 16;
   }
-  /// chunk(row + rows, column + columns) of at = chunk(row, column), where `rows` is a multiple of 8,
-  /// `columns` even and `column` 0 or 1. Only what the exchange reaches is not an immediate offset.
+  /// chunk(row + rows, column + columns) of at = chunk(row, column), where `rows` is a multiple of
+  /// 8, `columns` even and `column` 0 or 1. Only what the exchange reaches is not an immediate
+  /// offset.
   AERO_DEVICE static int moved(int at, int rows, int columns) {
     constexpr int kExchanged = kChunks % 8 == 0 ? 8 : 4;
     return (at ^ (columns & (kExchanged - 1)) * 16) + (columns & ~(kExchanged - 1)) * 16 +

@@ -59,9 +59,9 @@ FLOAT32_MUTATIONS = [
 ]  # fmt: skip
 HEAD_MUTATIONS = [
     ("heads: swizzle of dS left out", "shared_rows.h", "column ^ (row >> 1 & 3)", "column"),
-    ("heads: dS as operand not transposed", "attention_backward_heads.h",
-     "dscore_rows().chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + row / 8)",
-     "dscore_rows().chunk(in_warp & 15, (in_warp >> 4) + row / 8)"),
+    ("heads: dS as operand not transposed", "products.h",
+     "rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), (in_warp >> 3 & 1) + block)",
+     "rows.chunk(in_warp & 15, (in_warp >> 4) + block)"),
     ("heads: barrier left out", "attention_backward_heads.h",
      "lane.barrier();  // gradients of scores are there, and nobody needs the queries any more",
      ""),
