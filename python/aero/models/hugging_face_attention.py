@@ -117,7 +117,7 @@ def aero_entropy_attention_forward(
         scale=scaling, softcap=kwargs.get("softcap"), dropout_p=dropout, bias=bias,
         window=_window(is_causal, query, key, kwargs),
     )  # fmt: skip
-    sinks = kwargs.get("s_aux", kwargs.get("sinks"))
+    sinks = _sinks(module, kwargs)
     if sinks is not None:
         output = _beside_sinks(output, logsumexp, sinks)
     return output.transpose(1, 2), entropy
@@ -199,6 +199,14 @@ def _attend(
         **variants,
     )
     return output, entropy, logsumexp
+
+
+def _sinks(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
+    """The sinks, under whichever of their two names."""
+    given = [kwargs[name] for name in ("s_aux", "sinks") if kwargs.get(name) is not None]
+    if len(given) == 2 and given[0] is not given[1]:
+        _refuse(module, "got s_aux and sinks, which are two names of one thing", "pass one of them")
+    return given[0] if given else None
 
 
 def _beside_sinks(output: Tensor, logsumexp: Tensor, sinks: Tensor) -> Tensor:

@@ -121,6 +121,16 @@ def test_a_sink_takes_its_share_and_entropies_are_those_of_the_keys(rows):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_sinks_count_beside_an_empty_other_name_and_two_of_them_are_refused():
+    layer, q, sinks = torch.nn.Module(), torch.randn(1, 4, 3, 8), torch.randn(4)
+    expected = aero_attention_forward(layer, q, q, q, None, sinks=sinks)[0]
+    found = aero_attention_forward(layer, q, q, q, None, s_aux=None, sinks=sinks)[0]
+    assert torch.equal(found, expected)
+    assert not torch.allclose(found, aero_attention_forward(layer, q, q, q, None)[0])
+    with pytest.raises(ValueError, match="s_aux and sinks"):
+        aero_attention_forward(layer, q, q, q, None, s_aux=sinks + 1, sinks=sinks)
+
+
 def test_a_window_that_the_mask_says_too_changes_nothing():
     layer, q = torch.nn.Module(), torch.randn(2, 2, 40, 8)
     rows, columns = torch.arange(40)[:, None], torch.arange(40)
