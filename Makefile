@@ -62,7 +62,7 @@ help: ## list the targets
 demo: AERO_CUDA := OFF # its networks train on the CPU
 # Where a wheel of dist, or of AERO_WHEELS, was built from these native sources, nothing is compiled.
 demo: FROM_WHEELS := $(or $(AERO_WHEELS),dist)
-demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (10 minutes)
+demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (8 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_FOUR_HEADS))
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_ONE_HEAD)) \
 	  --set model.num_heads=1
