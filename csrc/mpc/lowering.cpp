@@ -156,18 +156,21 @@ class Lowering {
   }
 
   // The queries are multiplied by 1/sqrt(d_k), a public constant. One temperature per head folds
-  // into W_Q, one per position does not; a public one is part of the constant.
+  // into W_Q, one per position does not; a public one is part of the constant. SPU's compiler
+  // multiplies the constant into secret temperatures of positions instead, of all sequences at
+  // once; the server does so alone where it knows them.
   Inputs become(const network::Operation& operation, const network::Scores& p, Inputs inputs) {
-    const std::int64_t queries = element_count({rows_, p.heads, p.head_dim}, "queries");
+    const std::int64_t queries =
+        element_count({pass_.batch, rows_, p.heads, p.head_dim}, "queries");
+    const bool tempered = stack_.secret_temperature && p.per_position;
+    const std::int64_t scaled =
+        tempered ? element_count({rows_, p.heads}, "temperatures") : queries;
     // As a factor of W_Q the constant needs no product and no truncation of its own: x (W_Q c) =
     // (x W_Q) c up to the rounding of the weights' last bit.
-    if (!stack_.fold_score_scale && p.scale != 1.0)
-      inputs = add(Kind::kQkvProj, "1/sqrt(d_k)",
-                   Truncation{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
-    if (stack_.secret_temperature && p.per_position)
-      inputs =
-          add(Kind::kQkvProj, "1/temperature",
-              WeightScaling{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
+    if (!stack_.fold_score_scale && p.scale != 1.0 && !(tempered && stack_.private_weights))
+      inputs = add(Kind::kQkvProj, "1/sqrt(d_k)", Truncation{scaled}, std::move(inputs));
+    if (tempered)
+      inputs = add(Kind::kQkvProj, "1/temperature", WeightScaling{queries}, std::move(inputs));
     const std::int64_t keys = sizes_.columns(operation);
     const MatmulShape shape{rows_, p.head_dim, keys};
     inputs = add(operation, head_product(p.heads, p.key_heads, keys, shape, Triangle::kResult),

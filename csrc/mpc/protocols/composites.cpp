@@ -275,7 +275,9 @@ Cost argmax(const Stack& stack, std::int64_t elements, std::int64_t rows) {
   Cost cost;
   for (const std::int64_t pairs : tree_pairs(elements))
     cost += nodes(element_count({rows, pairs}, "argmax"));
-  // Along its first dimension a reduction ends with its initial value (pphlo_executor.cc).
+  // Along its first dimension a reduction ends with its initial value (pphlo_executor.cc): that of
+  // a single row.
+  if (rows > 1) return cost;
   const Cost last = nodes(rows);
   return cost + (stack.program_steps ? last : with_rounds(last, 0));
 }

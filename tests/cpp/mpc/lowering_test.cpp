@@ -193,6 +193,22 @@ TEST(Lowering, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
   EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Kind::kQkvProj), 2 * 3);
 }
 
+// SPU's compiler multiplies the scale into the temperatures, 32 rows of 2 heads.
+TEST(Lowering, SecretTemperaturesTakeTheScaleOfTheScores) {
+  const auto scales = [](const Stack& stack) {
+    std::vector<std::string> shapes;
+    for (const Operation& operation :
+         build_graph(tiny("SM(t)"), stack, {.batch = 3, .queries = 32, .keys = 32}))
+      if (operation.name == "1/sqrt(d_k)") shapes.push_back(shape_text(operation.shape));
+    return shapes;
+  };
+  EXPECT_EQ(scales({.secret_temperature = true}), (std::vector<std::string>{"64", "64"}));
+  // The server knows its own.
+  EXPECT_EQ(scales({.private_weights = true, .secret_temperature = true}),
+            std::vector<std::string>{});
+  EXPECT_EQ(scales(Stack{}), (std::vector<std::string>{"3072", "3072"}));
+}
+
 TEST(Lowering, AFoldedScaleHasNoTruncation) {
   const auto graph = build_graph(tiny("SM"), {.fold_score_scale = true});
   EXPECT_EQ(count(graph, Kind::kQkvProj), 2 * 2);

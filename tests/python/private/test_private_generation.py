@@ -17,6 +17,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 import aero
+from aero.cli.private import chosen_settings
 from aero.export.plain_weights import write_network
 from aero.models.foreign_writer import describe_model
 from aero.network.description import operations_of
@@ -24,6 +25,7 @@ from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.environment import find_private_python, private_command
 from aero.private.links.keys import Security
+from aero.private.measuring.conversation_cost import ConversationCost
 from aero.private.parties.events import Listening
 from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob, ask
@@ -116,6 +118,49 @@ def test_prompts_side_by_side_continue_each_its_own(tmp_path: Path) -> None:
     for passes in run([job(folder, PAIR) for folder in folders]):
         check(passes)
         assert all(len(each["tokens"]) == 2 for each in passes)
+
+
+# The scale of the scores goes into temperatures per position, once for all sequences.
+@pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN)"])
+@pytest.mark.parametrize("protocol", ["cheetah", "semi2k", "aby3"])
+def test_a_batch_costs_what_the_simulator_says(protocol: str, label: str, tmp_path: Path) -> None:
+    folder = aero.export_weights(trained(label, context_length=64), tmp_path)
+    described = read_network(folder).description
+    prompts = [list(range(20)), list(range(30, 50))]
+    settings = {"protocol": protocol, "private_weights": protocol == "cheetah", **CHEAP}
+    alone, batch = run([job(folder, [p, *n], **settings) for p, n in (
+        (prompts[:1], [[[7]]]), (prompts, [[[7], [31]]]),
+    )])  # fmt: skip
+    check(batch)
+    for passes, sequences in ((alone, 1), (batch, 2)):
+        for each, length, rows in zip(passes, (20, 21), (20, 1), strict=True):
+            costs = predicted_costs(described, length, PrivateSettings(**settings), rows, sequences)
+            for piece, sent in each["bytes"].items():
+                if protocol == "cheetah":  # of whole refills and extensions something is left
+                    left = remainder(costs[piece], 1, sent)
+                    assert abs(left) < 1e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
+                else:
+                    assert abs(sent - costs[piece].comm_bytes) < 200, (piece, rows)
+
+
+def test_the_command_answers_prompts_side_by_side_at_the_bytes_that_it_says(
+    tmp_path: Path,
+) -> None:
+    folder = aero.export_weights(trained("SM+ScFuFFN"), tmp_path)
+    command = [sys.executable, "-m", "aero.cli", "private", "chat", str(folder), "--json", "--yes"]
+    given = ["--protocol", "semi2k", "--prompt-tokens", "3,141,59", "--prompt-tokens", "26,5,250"]
+    done = subprocess.run([*command, *given, "--tokens", "2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, network = json.loads(done.stdout), read_network(folder)
+    plain = []
+    for prompt in ([3, 141, 59], [26, 5, 250]):
+        plain.append([])
+        for _ in range(2):
+            plain[-1].append(int(forward(network, [prompt + plain[-1]])[0, -1].argmax()))
+    assert found["answers"] == plain
+    cost = ConversationCost(network.description, chosen_settings(None, "semi2k"), 2)
+    for sent, price in zip(found["tokens"], [cost.reading(3), cost.reading(1, 3)], strict=True):
+        assert abs(sent["comm_bytes"] - price.comm_bytes) < 1000
 
 
 def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> None:

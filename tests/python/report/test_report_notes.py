@@ -154,9 +154,11 @@ def test_unlike_corpora_vocabularies_and_token_counts_are_noted(make_run, tmp_pa
 
 def test_secret_temperatures_are_priced_in_a_note(demo):
     (note,) = [note for note in content_of(demo)["notes"] if "temperatures" in note]
-    # One product per query element: 12 layers x 128 x 768 of 279.3 + 3.15 bytes.
-    assert pytest.approx(0.333, abs=5e-4) == 12 * 128 * 768 * (279.3 + 3.15) / 1e9
-    assert "they add 0.333 GB" in note
+    # One product per query element, 12 layers x 128 x 768 of 279.3 + 3.15 bytes, and the scale's
+    # truncation of 12 heads' temperatures in place of theirs.
+    added = 12 * 128 * (768 * 279.3 + 12 * 3.15) / 1e9
+    assert pytest.approx(0.330, abs=5e-4) == added
+    assert "they add 0.330 GB" in note
 
 
 def test_a_sample_that_does_not_fit_the_network_is_refused(make_run, tmp_path, no_figures):

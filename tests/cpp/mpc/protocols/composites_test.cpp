@@ -257,7 +257,8 @@ TEST(Argmax, OfManyRowsWaitsAsLongAsOfOne) {
   const Cost one = argmax(Stack{}, 1000);
   const Cost many = argmax(Stack{}, 1000, 128);
   EXPECT_EQ(many.rounds, one.rounds);
-  EXPECT_NEAR(many.ots, 128 * one.ots, 1e-6);
+  // 999 nodes of each; that of one row ends with its initial value.
+  EXPECT_NEAR(many.ots, 128 * one.ots * 999 / 1000, 1e-6);
   EXPECT_LT(many.comm_bytes(), 128 * one.comm_bytes());
 }
 
