@@ -70,8 +70,9 @@ def attention_entropy(
 
     A row that sees a NaN score is NaN in all results. Products `q k^T` and scores are float32
     (float64 for float64 q) and may reach 5e37 in size (1e307; on CUDA 1e32). A row that sees a
-    larger one is NaN, or takes those below for keys that are not seen. Keys and values that the
-    mask hides must be finite.
+    larger one is NaN, or takes those below for keys that are not seen. A row of those below alone,
+    as under a mask of `finfo.min`, takes them for -5.9e37, also in logsumexp, and for what they are
+    in the reference. Keys and values that the mask hides must be finite.
 
     Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay
     float32. Results are bitwise the same run to run for a fixed number of threads.
