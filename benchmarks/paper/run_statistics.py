@@ -165,8 +165,8 @@ def _tokens(record: RunRecord) -> float | None:
 
 
 def _training_flops(record: RunRecord) -> float | None:
-    """None of a run that starts from a network: annealed parts change the operations by step."""
-    if record.info.start:
+    """None where operations change by step: annealed parts, and parts that were left out."""
+    if record.info.start or record.info.selected_from:
         return None
     if record.info.distilled_from is None:
         return training_flops(record.spec, record.tokens)

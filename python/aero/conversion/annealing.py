@@ -84,7 +84,7 @@ def begin_annealing(
     config.annealed_from = asdict(parts)
     step = f"begin_annealing (inexact): {source.label} becomes {target.label}"
     config.conversion_steps = [*(config.conversion_steps or []), step]
-    network = _like(AeroForCausalLM(config), trained)
+    network = like(AeroForCausalLM(config), trained)
     without_convolutions(network)
     state, weights = network.state_dict(), trained.state_dict()
     for name in state:
@@ -133,13 +133,13 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
     config = copy.deepcopy(model.config)
     config.update_spec(spec_at_the_end(target, parts))
     config.annealed_from = None
-    network = _like(AeroForCausalLM(config), model)
+    network = like(AeroForCausalLM(config), model)
     network.load_state_dict(_without_old_parts(model.state_dict(), network))
     if "fused" in target.ffn and target.num_pruned_ffns < target.num_layers:
         network = fuse_ffn(network)
     if target.norm == "none" and has_foldable_blocks(network.config.spec):
         network = take_steps(network, [folding_step(network.config, keeps_final=True)])
-    _keep_discrepancies(model, network)
+    keep_discrepancies(model, network)
     assert network.config.spec == target
     return network
 
@@ -159,7 +159,7 @@ def _without_old_parts(state: dict[str, Tensor], network: AeroForCausalLM) -> di
     return {name: found[name] for name in wanted}
 
 
-def _keep_discrepancies(model: AeroForCausalLM, network: AeroForCausalLM) -> None:
+def keep_discrepancies(model: AeroForCausalLM, network: AeroForCausalLM) -> None:
     """Takes over how far the last batch was from the running statistics, which no state holds."""
     for name, norm in network.named_modules():
         if isinstance(norm, FoldableNorm):
@@ -169,7 +169,8 @@ def _keep_discrepancies(model: AeroForCausalLM, network: AeroForCausalLM) -> Non
             norm.discrepancy.copy_(old.discrepancy)
 
 
-def _like(network: AeroForCausalLM, model: AeroForCausalLM) -> AeroForCausalLM:
+def like(network: AeroForCausalLM, model: AeroForCausalLM) -> AeroForCausalLM:
+    """The network with device, dtype, mode and generation settings of a model."""
     nn.Module.to(network, model.device, model.dtype)
     network.generation_config = copy.deepcopy(model.generation_config)
     network.train(model.training)

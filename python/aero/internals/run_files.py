@@ -83,6 +83,13 @@ class TeacherRecord(OriginRecord, frozen=True, kw_only=True):
     weight: float | None = None
 
 
+class SelectionRecord(Struct, frozen=True, kw_only=True):
+    """The network of a run before parts of it were chosen by their private bytes."""
+
+    label: str
+    num_heads: Count  # of the lines of metrics.jsonl
+
+
 class RunInfo(Struct, frozen=True, kw_only=True, rename={"start": "from"}):
     """run.json."""
 
@@ -105,6 +112,7 @@ class RunInfo(Struct, frozen=True, kw_only=True, rename={"start": "from"}):
     command: str | None = None
     start: StartRecord | None = None
     distilled_from: TeacherRecord | None = None
+    selected_from: SelectionRecord | None = None
     first_score_deviations: list[Number] | None = None  # by layer
 
 

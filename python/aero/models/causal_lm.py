@@ -225,7 +225,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         Returns:
             `alpha` and `beta` of scaled FFNs (AERO, Eq. 6) and `negative_slope` of leaky ReLUs, a
             number per layer (NaN where the FFN is pruned), or one where the network shares it;
-            only the names that the network has.
+            gates as `gate_heads` and so on; only the names that the network has.
 
         Example:
             >>> from aero import AeroConfig, AeroForCausalLM
@@ -240,7 +240,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             values = [getattr(block.mlp, name, None) for block in blocks]
             if any(value is not None for value in values):
                 found[name] = [float("nan") if value is None else value.item() for value in values]
-        return found
+        gates = {} if self.transformer.gates is None else self.transformer.gates.by_name()
+        return found | {f"gate_{name}": gate.tolist() for name, gate in gates.items()}
 
     def norm_discrepancy(self) -> float | None:
         """Returns how far the last batch was from the running statistics of foldable norms.

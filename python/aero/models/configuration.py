@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from aero.architecture import ArchitectureSpec
 from aero.models.loss import PUBLISHED_TOKENS
+from aero.nn.gates import GATED_PARTS
 
 # Field of ArchitectureSpec -> key here. `transformers` would take a key `temperature` for that of
 # sampling, so the attention's has a longer name.
@@ -103,6 +105,9 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             with the word exact or inexact; None for networks that were not converted.
         annealed_from: of a network in the middle of an annealing, `norm`, `final_norm` and `ffn` of
             its origin (`aero.conversion.begin_annealing`); `spec` is the network after it.
+        gated_parts: of a network in the middle of a training that chooses parts by their private
+            bytes, those of ``"heads"``, ``"ffns"`` and ``"activation"`` that have gates; `spec` is
+            the network with all of them.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
             statistics (`DistributedDataParallel` keeps the running ones of the first process), or
             ``"synchronized"``, those of all processes together.
@@ -168,6 +173,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     pruned_ffn_layers: list[int] | None = None
     conversion_steps: list[str] | None = None
     annealed_from: dict[str, str] | None = None
+    gated_parts: list[str] | None = None
     norm_statistics: str = "process"
     layer_norm_epsilon: float = 1e-5
     rotary_base: float | int = 10000.0
@@ -200,6 +206,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             spec = ArchitectureSpec.from_label("SM+LN+G", model="mini").replace(**architecture)
         self.update_spec(spec)
         self._check_pruned_layers()
+        check_gated_parts(self)
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     def _check_values(self) -> None:
@@ -285,6 +292,38 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         return ArchitectureSpec.from_dict(
             {name: getattr(self, key) for name, key in _ARCHITECTURE_KEYS.items()}
         )
+
+
+def check_gated_parts(config: AeroConfig) -> None:
+    """Raises `ValueError` if the network of a configuration cannot have its gates."""
+    parts = config.gated_parts
+    if parts is None:
+        return
+    if not parts or sorted(set(parts)) != sorted(parts) or not {*parts} <= {*GATED_PARTS}:
+        raise ValueError(
+            f"AeroConfig: gated_parts must be one or more of {', '.join(GATED_PARTS)}, each "
+            f"once, got {parts}"
+        )
+    reason = gate_obstacle(config.spec, parts)
+    if reason is None and config.annealed_from is not None:
+        reason = "a network without annealed parts; anneal first, then choose"
+    if reason is not None:
+        raise ValueError(
+            f"AeroConfig: gated_parts {', '.join(parts)} need {reason}, got {config.spec.label}"
+        )
+
+
+def gate_obstacle(spec: ArchitectureSpec, parts: Collection[str]) -> str | None:
+    """The need of gates that a network does not meet, in words; None where it meets all."""
+    if spec.shaped_attention or "norm" in spec.ffn or "qk" in spec.normalized_layers:
+        return "a network without shaped attention and without normalized weights"
+    if "heads" in parts and (spec.temperature != "none" or spec.entropy_regularized):
+        return "heads without temperatures and entropy penalty, which belong to single heads"
+    if "ffns" in parts and spec.num_pruned_ffns:
+        return "a network with all its FFNs; leave _iN out of the label"
+    if "activation" in parts and spec.ffn not in ("gelu", "relu"):
+        return "the activation gelu or relu"
+    return None
 
 
 def _without_aliases(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.models.packed_sequences import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
+from aero.nn.gates import Gates
 from aero.nn.rotary import rotary_tables
 from aero.nn.visible_keys import AttentionCall, keys_by_layer
 from aero.nn.weight_decay import Scales
@@ -96,6 +97,9 @@ class AeroModel(AeroPreTrainedModel):
         self.negative_slope = (
             nn.Parameter(torch.full((1,), float(config.leaky_slope_init))) if has_slope else None
         )
+        self.gates = None
+        if config.gated_parts is not None:
+            self.gates = Gates(config.gated_parts, spec.num_heads, spec.num_layers)
         self.rotary_dim = int(spec.rotary_fraction * spec.head_dim)
         self.context_length = spec.context_length
         self.gradient_checkpointing = False
@@ -254,6 +258,7 @@ class AeroModel(AeroPreTrainedModel):
             cache=cast("KeyValueCache | None", cache),
             num_cached=num_cached,
             negative_slope=self.negative_slope,
+            gates=self.gates,
         )
 
     def _check_positions(self, position_ids: Tensor | None, length: int) -> None:

@@ -46,6 +46,11 @@ def carried_over(model: nn.Module, network_class: type[NetworkT]) -> NetworkT:
                 f"the network is being annealed into {model.config.spec.label}; train it to the "
                 "end and call finish_annealing(model) first"
             )
+        if model.config.gated_parts is not None:
+            raise ValueError(
+                f"the network has gates on its {', '.join(model.config.gated_parts)}; train it to "
+                "the end, where parts at 0 are left out"
+            )
         return model
     config, weights = read_network(model)
     with torch.random.fork_rng(devices=[]):  # the weights of the start are of no use

@@ -28,6 +28,7 @@ from aero.nn import (
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.block import INITIAL_GAIN
 from aero.nn.convolution import CausalConvolution
+from aero.nn.gates import GATED_PARTS, Gates
 from aero.nn.linear import Linear
 from aero.nn.norm import INITIAL_ALPHA, DynamicNorm
 from aero.nn.weight_decay import scales_of
@@ -56,6 +57,8 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
         init.ones_(module.running_mean_square)
         init.zeros_(module.num_updates)
         init.zeros_(module.discrepancy)
+    elif isinstance(module, Gates):
+        _set_to_one(module, *GATED_PARTS)
     elif isinstance(module, Temperature):
         init.constant_(module.value, module.stored(config.temperature_init))
     elif isinstance(module, (CausalSelfAttention, ShapedSelfAttention)):

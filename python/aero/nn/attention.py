@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aero import ops
+from aero.nn.gates import Gates
 from aero.nn.linear import Linear
 from aero.nn.packed_mask import PackedMask, attend
 from aero.nn.rotary import RotaryTables, apply_rotary
@@ -42,6 +43,7 @@ class SequenceContext:
         cache: keys and values of earlier calls; None without.
         negative_slope: the network's leaky ReLU slope, [1], where it has one for all layers.
         num_cached: how many keys the cache held before this call.
+        gates: on parts of the network, in a training that chooses among them; None without.
     """
 
     mask: Tensor | None = None
@@ -52,6 +54,7 @@ class SequenceContext:
     cache: KeyValueCache | None = None
     negative_slope: Tensor | None = None
     num_cached: int | Tensor = 0
+    gates: Gates | None = None
 
 
 def causal_attention(
@@ -203,6 +206,8 @@ class CausalSelfAttention(Scales):
             temperature=_temperatures(self.temperature, context, inputs.shape[1]),
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
+        if context.gates is not None:
+            output = context.gates.on_heads(output)
         return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
 
 

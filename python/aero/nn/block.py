@@ -104,10 +104,17 @@ class Block(Scales):
         return attended, entropy
 
     def _after_feed_forward(self, stream: Tensor, context: SequenceContext) -> Tensor:
-        """The stream after the feed-forward sub-block, its residual connection included."""
-        mlp, norm = self.mlp, self.ln_2
-        if mlp is None:
+        """The stream after feed-forward and gate, residual connection included."""
+        if self.mlp is None:
             return stream
+        fed = self._fed(self.mlp, stream, context)
+        gates = context.gates
+        return fed if gates is None else gates.on_ffn(stream, fed, self.attn.layer_index)
+
+    def _fed(
+        self, mlp: FeedForward | FusedFeedForward, stream: Tensor, context: SequenceContext
+    ) -> Tensor:
+        norm = self.ln_2
         # What is added to the FFN's output, or changes its input, needs the two apart.
         drops = self.dropout > 0 and self.training
         apart = drops or (self.convolution is not None and self.convolution.kind != "token_shift")
@@ -138,8 +145,11 @@ class Block(Scales):
     def _feed_forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
         """The feed-forward with its convolution."""
         read = self._convolved("depthwise", inputs, context)
+        gate = None if context.gates is None else context.gates.activation
         if isinstance(self.mlp, FeedForward) and self.mlp.activation == "leaky_relu":
             fed: Tensor = self.mlp(read, context.negative_slope)
+        elif isinstance(self.mlp, FeedForward) and gate is not None:
+            fed = self.mlp(read, activation_gate=gate)
         else:
             fed = self.mlp(read)  # type: ignore[misc]
         if self.convolution is None or self.convolution.kind != "full":

@@ -61,14 +61,21 @@ class FeedForward(Scales):
             None if negative_slope is None else nn.Parameter(torch.full((1,), negative_slope))
         )
 
-    def forward(self, inputs: Tensor, negative_slope: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        negative_slope: Tensor | None = None,
+        *,
+        activation_gate: Tensor | None = None,
+    ) -> Tensor:
         """Returns FFN(inputs), [B, T, C].
 
         Args:
             inputs: [B, T, C].
             negative_slope: [1], the network's leaky slope where this layer has none of its own.
+            activation_gate: [1], the activation's share, from 1 to 0, which leaves it out.
         """
-        hidden = self.c_fc(inputs)
+        linear_part = hidden = self.c_fc(inputs)
         if self.activation == "gelu":
             hidden = F.gelu(hidden, approximate=self.gelu_approximation)
         elif self.activation == "relu":
@@ -78,6 +85,8 @@ class FeedForward(Scales):
             if slope is None:
                 raise ValueError("FeedForward: leaky_relu needs a negative_slope, got none")
             hidden = F.prelu(hidden, slope.to(hidden.dtype))
+        if activation_gate is not None:
+            hidden = torch.lerp(linear_part, hidden, activation_gate.to(hidden.dtype))
         output: Tensor = self.c_proj(hidden)
         return output
 

@@ -61,6 +61,8 @@ class RunRecord:
             parts.append(f"{verb} {source.label or Path(source.path).name}")
         if teacher:
             parts.append(f"taught by {teacher.label or Path(teacher.path).name}")
+        if self.info.selected_from:
+            parts.append(f"chosen from {self.info.selected_from.label} by private bytes")
         return ", ".join(parts)
 
     @property
@@ -143,7 +145,8 @@ def read_run(folder: str | Path) -> RunRecord:
             f"report: {folder / 'run.json'} holds a bad spec: {one_line(error)}"
         ) from error
     unchecked = _require_whole(folder, info.status)
-    metrics, warnings = _read_metrics(folder / "metrics.jsonl", spec)
+    heads = info.selected_from.num_heads if info.selected_from else spec.num_heads
+    metrics, warnings = _read_metrics(folder / "metrics.jsonl", spec.num_layers, heads)
     evaluation = folder / "evaluation.json"
     return RunRecord(
         folder=folder,
@@ -188,7 +191,7 @@ def _require_whole(folder: Path, status: str) -> str:
     return "" if has_network or status != "finished" else "the network, which is gone"
 
 
-def _read_metrics(path: Path, spec: ArchitectureSpec) -> tuple[Metrics, list[str]]:
+def _read_metrics(path: Path, layers: int, heads: int) -> tuple[Metrics, list[str]]:
     """Lines by kind. A last line cut off by a crash is left out; any other damage is an error."""
     if not path.exists():
         missing = f"{path.parent.name} holds no metrics.jsonl: it is missing in the curves"
@@ -196,10 +199,10 @@ def _read_metrics(path: Path, spec: ArchitectureSpec) -> tuple[Metrics, list[str
     metrics, cut_off = read_metrics(path)
     for line in metrics.entropy:
         sizes = {len(layer) for layer in line.head_entropy}
-        if len(line.head_entropy) != spec.num_layers or sizes != {spec.num_heads}:
+        if len(line.head_entropy) != layers or sizes != {heads}:
             raise UnreadableFileError(
-                f"{path}, step {line.step}: head_entropy: expected {spec.num_layers} lists of "
-                f"{spec.num_heads} numbers, got {len(line.head_entropy)} of {sorted(sizes)[:4]}"
+                f"{path}, step {line.step}: head_entropy: expected {layers} lists of "
+                f"{heads} numbers, got {len(line.head_entropy)} of {sorted(sizes)[:4]}"
             )
     warnings = [f"the last line of {path.parent.name}/metrics.jsonl is cut off"] if cut_off else []
     return metrics, warnings

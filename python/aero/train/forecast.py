@@ -23,6 +23,7 @@ from aero.internals.machine import settle_in
 from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
+from aero.train.arguments import batch_split, training_arguments
 from aero.train.data.corpora import scan_corpus
 from aero.train.data.corpus_files import CorpusSource, find_corpus
 from aero.train.data.hub import downloaded_file, require_dataset
@@ -49,7 +50,6 @@ from aero.train.starting import (
     score_deviations,
     teacher_of,
 )
-from aero.train.trainer import batch_split, training_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -20,6 +20,7 @@ from aero.internals.machine import git_commit, hardware, package_versions
 from aero.internals.records import as_dict, record_bytes
 from aero.internals.run_files import Annealing, CorpusRecord, RunInfo, StartRecord, TeacherRecord
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import TrainingWindows, collate_windows
 from aero.train.progress import StopRequest, is_main_process
@@ -39,7 +40,7 @@ from aero.train.starting import (
     teacher_of,
     training_fields,
 )
-from aero.train.trainer import AeroTrainer, training_arguments
+from aero.train.trainer import AeroTrainer
 
 
 class OneRun:
@@ -144,6 +145,10 @@ class OneRun:
             from aero.conversion.annealing import finish_annealing
 
             trainer.model = finish_annealing(network)
+        elif network.config.gated_parts is not None:
+            from aero.train.selection import what_is_left
+
+            trainer.model = what_is_left(self._run, network, writes=self._arguments.should_save)
         measured = self._callback.record_validation(steps, recipe.evaluation.final_tokens)
         model = trainer.accelerator.unwrap_model(trainer.model)
         gap = norm_gap(
@@ -210,15 +215,25 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
     """
     set_seed(run.seed)
     if run.source is not None:
-        return starting_network(run, **token_ids)
-    return AeroForCausalLM(model_config(run, **token_ids))
+        model = starting_network(run, **token_ids)
+    else:
+        model = AeroForCausalLM(model_config(run, **token_ids))
+    if run.recipe.selection.byte_weight:
+        from aero.train.selection import with_gates_of
+
+        model = with_gates_of(run, model)
+    return model
 
 
 def build_trainer(
     run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
 ) -> AeroTrainer:
     """Returns the Trainer of a planned run."""
-    recipe = run.recipe
+    recipe, chosen = run.recipe, {}
+    if recipe.selection.byte_weight:
+        from aero.train.selection import selection_hooks
+
+        chosen = selection_hooks(run, model, hooks.pop("callbacks", []))
     trainer = AeroTrainer(
         model=model,
         args=arguments,
@@ -227,8 +242,10 @@ def build_trainer(
         learning_rate_factors={
             "temperature.value": recipe.optimizer.temperature_rate,
             "entropy_threshold": recipe.optimizer.threshold_rate,
+            **chosen.pop("learning_rate_factors", {}),
         },
         **hooks,
+        **chosen,
     )
     if model.config.annealed_from is not None:
         trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))

@@ -2,7 +2,7 @@
 
 Works with any `TrainingArguments`: weight decay spares scalars and gains, the penalty is never
 counted in an evaluation, evaluation gathers losses only, and a checkpoint is whole or not there.
-`training_arguments` says a recipe in the Trainer's words; what a run of ours records and when is in
+`arguments` says a recipe in the Trainer's words; what a run of ours records and when is in
 `run_callback`.
 
 Letters: B windows, T tokens per window.
@@ -10,7 +10,6 @@ Letters: B windows, T tokens per window.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -26,89 +24,14 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 
 from aero.internals.errors import TrainingError, disk_errors, extra
 from aero.models.initialization import decay_parameter_names
+from aero.models.loss import IGNORED, per_counted
 from aero.train.distillation import Distillation
 from aero.train.entropy_callback import LossLogCallback
-from aero.train.recipes.recipe import Recipe
 from aero.train.runs.checkpoints import finish_checkpoint, require_whole
-from aero.train.runs.planning import PlannedRun
 
 with extra("train"):
     import accelerate as accelerate  # which Trainer asks for
-    from transformers import Trainer, TrainingArguments
-
-
-def training_arguments(run: PlannedRun) -> TrainingArguments:
-    """Returns the Trainer's part of a planned run; `RunCallback` writes the records.
-
-    Raises:
-        TrainingError: the windows of a step cannot be shared evenly among the processes, or
-            float16 is asked for without a GPU.
-    """
-    recipe = run.recipe
-    _require_gpu_for_float16(recipe)
-    micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
-    on_gpu = torch.cuda.is_available()
-    cosine = recipe.schedule.shape == "cosine"
-    return TrainingArguments(
-        output_dir=str(run.folder.checkpoints),
-        max_steps=recipe.steps,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=accumulation,
-        optim="adamw_torch_fused",
-        learning_rate=recipe.optimizer.learning_rate,
-        adam_beta1=recipe.optimizer.beta1,
-        adam_beta2=recipe.optimizer.beta2,
-        adam_epsilon=recipe.optimizer.epsilon,
-        weight_decay=recipe.optimizer.weight_decay,
-        # 0 is the Trainer's word for no clipping.
-        max_grad_norm=recipe.optimizer.clip_norm or 0.0,
-        lr_scheduler_type="cosine_with_min_lr" if cosine else "linear",
-        lr_scheduler_kwargs={"min_lr": recipe.schedule.final_learning_rate} if cosine else {},
-        warmup_steps=recipe.warmup_steps,
-        seed=run.seed,
-        use_cpu=not on_gpu,
-        bf16=recipe.training.precision == "bfloat16",
-        fp16=recipe.training.precision == "float16",
-        # RunCallback decides when to write, evaluate and save.
-        logging_strategy="no",
-        eval_strategy="no",
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        logging_nan_inf_filter=False,
-        remove_unused_columns=False,
-        dataloader_pin_memory=on_gpu,
-        ddp_find_unused_parameters=False,
-        log_level="error",
-    )
-
-
-def _require_gpu_for_float16(recipe: Recipe) -> None:
-    """The Trainer scales losses on GPUs alone; elsewhere it would train in float32 unsaid."""
-    if recipe.training.precision == "float16" and not torch.cuda.is_available():
-        raise TrainingError(
-            "train: training.precision must be float32 or bfloat16 on a machine without a GPU, "
-            "got float16"
-        )
-
-
-def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
-    """Returns windows per micro-batch and process, and micro-batches per optimizer step.
-
-    Raises:
-        TrainingError: the windows of a step cannot be shared evenly.
-    """
-    windows = recipe.windows_per_step
-    if windows % processes:
-        raise TrainingError(
-            f"train: training.tokens_per_step must be a multiple of {processes} processes x "
-            f"{recipe.model.context_length} tokens, got {recipe.training.tokens_per_step}"
-        )
-    share = windows // processes
-    limit = recipe.training.micro_batch_tokens
-    most = share if limit is None else max(1, limit // recipe.model.context_length)
-    micro_batch = max(size for size in range(1, min(share, most) + 1) if share % size == 0)
-    return micro_batch, share // micro_batch
+    from transformers import Trainer
 
 
 class AeroTrainer(Trainer):
@@ -129,6 +52,8 @@ class AeroTrainer(Trainer):
         distillation: a teacher to learn from; evaluation does without it.
         learning_rate_factors: end of a parameter's name -> its learning rate over that of the
             others, such as `{"entropy_threshold": 10.0}`.
+        added_loss: returns a further term of every training step's loss, 0-D, such as a price. Each
+            micro-batch has the share of its predicted tokens in it.
         **kwargs: as `transformers.Trainer`.
 
     Raises:
@@ -167,11 +92,12 @@ class AeroTrainer(Trainer):
         checkpoint_state: Callable[[], dict[str, Any]] | None = None,
         distillation: Distillation | None = None,
         learning_rate_factors: Mapping[str, float] | None = None,
+        added_loss: Callable[[], Tensor] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._learning_rate_factors = dict(learning_rate_factors or {})
-        self._distillation = distillation
+        self._distillation, self._added_loss = distillation, added_loss
         self._refuse_ignored_settings()
         self._on_losses = on_losses
         self._checkpoint_state = checkpoint_state
@@ -253,6 +179,9 @@ class AeroTrainer(Trainer):
             )
             # What the model adds, its penalty in training, stays.
             outputs.loss = outputs.loss + (smoothed - outputs.lm_loss)
+        if model.training and self._added_loss is not None:
+            share = _share_of_step(inputs["labels"], num_items_in_batch)
+            outputs.loss = outputs.loss + share * self._added_loss()
         loss = outputs.loss
         if counted and self.args.average_tokens_across_devices:
             # The processes' losses add up, and data parallelism averages gradients. The base class
@@ -335,6 +264,12 @@ class AeroTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(written, ignore_errors=True)
             raise
+
+
+def _share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """The predicted tokens of a call over those of the step; 1 where the step is the call."""
+    predicted = labels[:, 1:].ne(IGNORED).sum().float()
+    return per_counted(predicted, predicted if num_items_in_batch is None else num_items_in_batch)
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from torch.distributed import broadcast_object_list
 
 from aero.internals.errors import StopRequestedError, disk_errors
 from aero.internals.machine import settle_in
+from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import prepare_data
 from aero.train.one_run import OneRun
 from aero.train.progress import LOG, StopRequest, is_main_process, progress_bar
 from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun, with_action
 from aero.train.runs.run_lock import locked, require_unlocked
-from aero.train.trainer import training_arguments
 
 
 def train_runs(
@@ -50,7 +50,12 @@ def train_runs(
     if not todo:
         return
     for run in todo:
-        training_arguments(run)  # refuses now what it would refuse once the corpus is prepared
+        # They refuse now what they would refuse once the corpus is prepared.
+        training_arguments(run)
+        if run.recipe.selection.byte_weight:
+            from aero.train.selection import price_of_parts
+
+            price_of_parts(run)
         if is_main_process():
             require_unlocked(run.folder.path)
     settle_in(todo[0].recipe.training.threads)

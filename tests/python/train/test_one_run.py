@@ -20,13 +20,13 @@ from aero.internals.errors import TrainingError
 from aero.internals.machine import git_commit, hardware, package_versions, processor
 from aero.internals.records import as_dict, changed
 from aero.train import one_run
+from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import prepare_data
 from aero.train.one_run import OneRun, build_trainer, open_folder
 from aero.train.progress import StopRequest
 from aero.train.runs import checkpoints
 from aero.train.runs.checkpoints import finish_checkpoint, runs_below
 from aero.train.runs.origins import Origin
-from aero.train.trainer import training_arguments
 from aero.train.training import train_runs
 
 from .conftest import assert_told, plan_one, stopped_at
@@ -68,6 +68,7 @@ def test_run_json_is_this(whole_runs, tiny_recipe, data, tmp_path):
         "corpus": as_dict(data.record()),
         "from": None,
         "distilled_from": None,
+        "selected_from": None,
         "diverged": None,
         "skipped_steps": 0,
         "command": shlex.join(["aero", *sys.argv[1:]]),
@@ -231,7 +232,7 @@ def test_the_arguments_of_the_trainer_are_those_of_the_recipe(short, tmp_path, m
     found = training_arguments(plan_one(plain, "SM", tmp_path))
     assert (found.lr_scheduler_type, found.lr_scheduler_kwargs) == ("linear", {})
     assert (found.max_grad_norm, found.bf16, found.gradient_accumulation_steps) == (0.0, False, 1)
-    monkeypatch.setattr("aero.train.trainer.TrainingArguments", lambda **given: given)
+    monkeypatch.setattr("aero.train.arguments.TrainingArguments", lambda **given: given)
     assert training_arguments(plan_one(recipe, "SM", tmp_path)) == wanted
     monkeypatch.setenv("WORLD_SIZE", "4")
     shared = training_arguments(plan_one(plain, "SM", tmp_path))

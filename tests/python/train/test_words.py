@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from aero.internals.errors import StopRequestedError, TrainingError, disk_errors
+from aero.train.arguments import batch_split
 from aero.train.data import hub
 from aero.train.recipes.recipe import (
     AnnealingSection,
@@ -21,7 +22,6 @@ from aero.train.recipes.recipe import (
 )
 from aero.train.recipes.recipe_files import _as_number, load_recipe
 from aero.train.recipes.recipe_sections import Bounds
-from aero.train.trainer import batch_split
 
 from .conftest import assert_told
 

@@ -27,6 +27,7 @@ from aero.train.recipes.recipe_sections import (
     OptimizerSection,
     RegularizationSection,
     ScheduleSection,
+    SelectionSection,
     TrainingSection,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "Recipe",
     "RegularizationSection",
     "ScheduleSection",
+    "SelectionSection",
     "TrainingSection",
 ]
 
@@ -60,6 +62,7 @@ class Recipe:
         training: budget and portions.
         annealing: from a trained network to a cheaper one; used with `--from` only.
         distillation: learning from a teacher; used with `--distill-from` only.
+        selection: choosing parts by their private bytes; used where its byte_weight is above 0.
         evaluation: validation.
         logging: records.
         per_label: settings of `regularization` that hold for one label only.
@@ -84,6 +87,7 @@ class Recipe:
     training: TrainingSection = field(default_factory=TrainingSection)
     annealing: AnnealingSection = field(default_factory=AnnealingSection)
     distillation: DistillationSection = field(default_factory=DistillationSection)
+    selection: SelectionSection = field(default_factory=SelectionSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     logging: LoggingSection = field(default_factory=LoggingSection)
     per_label: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -99,11 +103,13 @@ class Recipe:
                 "train: regularization.tolerance_margin must be a number or one of "
                 f"{', '.join(TOLERANCE_MARGINS)}, got {margin!r}"
             )
-        if self.annealing.start_fraction >= self.annealing.end_fraction:
-            raise TrainingError(
-                "train: annealing.start_fraction must be < annealing.end_fraction = "
-                f"{self.annealing.end_fraction:g}, got {self.annealing.start_fraction:g}"
-            )
+        for section in ("annealing", "selection"):
+            way = getattr(self, section)
+            if way.start_fraction >= way.end_fraction:
+                raise TrainingError(
+                    f"train: {section}.start_fraction must be < {section}.end_fraction = "
+                    f"{way.end_fraction:g}, got {way.start_fraction:g}"
+                )
         context = self.model.context_length
         for name in ("tokens", "final_tokens"):
             tokens = getattr(self.evaluation, name)

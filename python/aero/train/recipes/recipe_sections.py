@@ -269,6 +269,37 @@ class AnnealingSection:
 
 
 @dataclass(frozen=True)
+class SelectionSection:
+    """How a run chooses parts of its network by their private bytes.
+
+    Every part has a gate from 0 to 1, and the loss has byte_weight times the private bytes of what
+    the gates keep, over those of the whole network, as Selective Network Linearization has its
+    count of ReLUs (arXiv 2202.02340). At the end of the run the parts at 0 are gone: the run has
+    the label and sizes of the network that is left.
+
+    Attributes:
+        byte_weight: of the private bytes of the whole network, in the loss; 0 chooses nothing.
+        parts: what has gates: `heads` (those of one number in all layers together), `ffns` (each
+            layer's own), the one `activation`, or some of them.
+        stack: the stack whose bytes count, as `aero cost` names them.
+        gate_rate: the learning rate of gates over `learning_rate`.
+        start_fraction: share of the steps before gates learn; they are 1 until then.
+        end_fraction: share of the steps after which gates below a half are 0 and the others 1; the
+            rest trains the network that is left.
+    """
+
+    byte_weight: float = _number(0.0, "nats per token", 0.0, 1e6)
+    parts: str = _word(
+        "heads+ffns", "heads", "ffns", "activation", "heads+ffns", "heads+activation",
+        "ffns+activation", "heads+ffns+activation",
+    )  # fmt: skip
+    stack: str = "spu-2024"
+    gate_rate: float = _number(10.0, "factor", 0.0, 1e6)
+    start_fraction: float = _number(0.2, "share of the steps", 0.0, 1.0)
+    end_fraction: float = _number(0.5, "share of the steps", 0.0, 1.0, above=True)
+
+
+@dataclass(frozen=True)
 class DistillationSection:
     """How a run learns from a teacher (`--distill-from`).
 

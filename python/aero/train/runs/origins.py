@@ -65,11 +65,12 @@ def find_origin(path: str | Path, option: str) -> Origin:
     if (folder / "run.json").is_file():
         return _run(folder, option)
     if (folder / "config.json").is_file():
-        if _config(folder).get("annealed_from") is not None:
-            raise TrainingError(
-                f"train: {option} {folder} is in the middle of an annealing; resume its run, or "
-                "name a network that has ended"
-            )
+        for key, middle in (("annealed_from", "an annealing"), ("gated_parts", "a selection")):
+            if _config(folder).get(key) is not None:
+                raise TrainingError(
+                    f"train: {option} {folder} is in the middle of {middle}; resume its run, or "
+                    "name a network that has ended"
+                )
         return _checkpoint(folder)
     raise TrainingError(
         f"train: {option} must be a run folder, a checkpoint checkpoints/step-N or a folder with a "

@@ -76,6 +76,8 @@ class PlannedRun:
                 del config[section]
             else:
                 config[key] = str(origin.path)
+        if not self.recipe.selection.byte_weight:
+            del config["selection"]
         return config
 
 
@@ -159,6 +161,10 @@ def training_way(recipe: Recipe, *, start_from: bool = False, distill_from: bool
     ):
         if not is_taken and getattr(recipe, section) != getattr(Recipe(), section):
             raise TrainingError(f"train: settings of {section} are for runs with {option}")
+    if not recipe.selection.byte_weight and recipe.selection != Recipe().selection:
+        raise TrainingError(
+            "train: settings of selection are for runs with selection.byte_weight above 0"
+        )
     way = ""
     if start_from:
         way = "-continued" if recipe.annealing.schedule == "none" else "-annealed"

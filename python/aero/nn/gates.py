@@ -1,0 +1,56 @@
+"""Factors from 0 to 1 on parts of a network: at 1 the part is as it is, at 0 as if it were absent.
+
+The gates of activations are those of Selective Network Linearization (Cho et al., ICML 2022, arXiv
+2202.02340), c act(x) + (1 - c) x; heads and feed-forwards have them likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from aero.nn.weight_decay import Scales
+
+# What may have gates, in the order of their names in settings.
+GATED_PARTS = ("heads", "ffns", "activation")
+
+
+class Gates(Scales):
+    """The gates of a network, all at 1 at first.
+
+    Args:
+        parts: those of `GATED_PARTS` that have gates.
+        num_heads: H.
+        num_layers: L.
+
+    Attributes:
+        heads: [H], of the head of this number in every layer; None without.
+        ffns: [L], of the feed-forward with its norm and residual scales; None without.
+        activation: [1], of all feed-forwards; None without.
+    """
+
+    _scale_names = GATED_PARTS
+
+    def __init__(self, parts: Collection[str], num_heads: int, num_layers: int) -> None:
+        super().__init__()
+        for part, count in zip(GATED_PARTS, (num_heads, num_layers, 1), strict=True):
+            gate = nn.Parameter(torch.ones(count)) if part in parts else None
+            self.register_parameter(part, gate)
+
+    def on_heads(self, attended: Tensor) -> Tensor:
+        """Heads' outputs, [B, H, T, D], times their gates."""
+        gates: Tensor | None = self.heads
+        return attended if gates is None else attended * gates.to(attended.dtype).view(-1, 1, 1)
+
+    def on_ffn(self, stream: Tensor, fed: Tensor, layer_index: int) -> Tensor:
+        """The stream before a feed-forward at a gate of 0, after it at 1, [B, T, C]."""
+        gates: Tensor | None = self.ffns
+        if gates is None:
+            return fed
+        return torch.lerp(stream, fed, gates[layer_index].to(fed.dtype))
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The gates that there are, by the name of their parts."""
+        return dict(self.named_parameters(recurse=False))
