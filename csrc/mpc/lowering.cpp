@@ -60,7 +60,7 @@ class Lowering {
     const bool is_head = &segment == &network_.segments.back();
     const bool one = is_head ? stack_.last_token_head : is_last_layer && stack_.last_layer_one_row;
     if (!one) return Flags(segment.operations.size(), false);
-    return one_row_operations(network_, segment, segment.operations.back().output);
+    return one_row_operations(network_, segment);
   }
 
   void lower(const network::Operation& operation) {

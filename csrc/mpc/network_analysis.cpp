@@ -24,7 +24,9 @@ bool moves_tokens(const network::Operation& operation) {
 // Whether an operation needs all rows of an input to make one row: keys, values, earlier tokens.
 bool needs_all_rows(const network::Operation& operation, std::size_t input) {
   const bool attends = is<network::Scores>(operation) || is<network::WeightedSum>(operation);
-  return (attends && input == 1) || moves_tokens(operation) || is<network::Pool>(operation) ||
+  const auto* pool = std::get_if<network::Pool>(&operation.primitive);
+  const bool is_mean = pool != nullptr && pool->kind == network::PoolKind::kMean;
+  return (attends && input == 1) || moves_tokens(operation) || is_mean ||
          is<network::Rearrange>(operation);
 }
 
@@ -48,26 +50,42 @@ bool readers_take_factors(const std::vector<network::Operation>& operations, std
   return true;
 }
 
-}  // namespace
+// What is read of each value after a point of the network.
+struct Reads {
+  Flags used;
+  Flags all_rows;
+};
 
-Flags one_row_operations(const Network& network, const Segment& segment, Value result) {
+// Goes back over a segment, from what is read after it to what is read before it, and returns the
+// operations of which one row alone is used.
+Flags go_back(const Segment& segment, Reads& reads) {
   Flags one_row(segment.operations.size(), false);
-  Flags needed(network.values.size(), false);  // all rows are
-  Flags used(network.values.size(), false);
-  used[result] = true;
   for (std::size_t i = segment.operations.size(); i-- > 0;) {
     const network::Operation& operation = segment.operations[i];
-    if (!used[operation.output]) continue;
-    const bool all = needed[operation.output];
+    if (!reads.used[operation.output]) continue;
+    const bool all = reads.all_rows[operation.output];
     one_row[i] = !all;
-    used[operation.output] = needed[operation.output] = false;  // an earlier value of that name
+    // An earlier value of that name.
+    reads.used[operation.output] = reads.all_rows[operation.output] = false;
     for (std::size_t input = 0; input < operation.inputs.size(); ++input) {
       const Value value = operation.inputs[input];
-      used[value] = true;
-      if (all || needs_all_rows(operation, input)) needed[value] = true;
+      reads.used[value] = true;
+      if (all || needs_all_rows(operation, input)) reads.all_rows[value] = true;
     }
   }
   return one_row;
+}
+
+}  // namespace
+
+Flags one_row_operations(const Network& network, const Segment& segment) {
+  Reads reads{Flags(network.values.size(), false), Flags(network.values.size(), false)};
+  reads.used[network.segments.back().operations.back().output] = true;
+  for (std::size_t i = network.segments.size(); i-- > 0;) {
+    const Flags one_row = go_back(network.segments[i], reads);
+    if (&network.segments[i] == &segment) return one_row;
+  }
+  return Flags(segment.operations.size(), false);
 }
 
 Flags folding_norms(const Segment& segment) {

@@ -12,9 +12,10 @@ namespace aero::mpc {
 // Of each operation of a segment.
 using Flags = std::vector<bool>;
 
-// The operations of which only the last row is used where only that of the result is.
-Flags one_row_operations(const network::Network& network, const network::Segment& segment,
-                         network::Value result);
+// The operations of a segment, in its last layer, of which one row alone is used where one row of
+// the network's result is: the last one, or the one that a head reads. None where a head reads the
+// mean of all rows.
+Flags one_row_operations(const network::Network& network, const network::Segment& segment);
 
 // The diagonal norms that are factors of the next weights' rows: only products with weights read
 // them.

@@ -186,6 +186,26 @@ TEST(Lowering, LastLayerOfOneRowStillNeedsAllKeys) {
   EXPECT_EQ(scores, (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
 }
 
+// A classifier behind one layer of attention, on the mean of all rows or on one of them.
+TEST(Lowering, LastLayerOfOneRowHasAllRowsWhereTheirMeanIsRead) {
+  const auto scores = [](network::PoolKind kind) {
+    network::Network network = network::describe(tiny("SM+LN+R"));
+    std::vector<network::Operation>& head = network.segments.back().operations;
+    network::Operation pool = head.back();
+    pool.inputs = {pool.output};
+    pool.primitive = network::Pool{kind};
+    head.push_back(pool);
+    const Pass whole = whole_context(network);
+    std::vector<std::string> shapes;
+    for (const Operation& operation : lower(network, {.last_layer_one_row = true}, whole))
+      if (operation.kind == Kind::kQk) shapes.push_back(shape_text(operation.shape));
+    return shapes;
+  };
+  EXPECT_EQ(scores(network::PoolKind::kMean), (std::vector<std::string>{"2 x 32x16x32", "2 x 32x16x32"}));
+  for (const auto one : {network::PoolKind::kFirst, network::PoolKind::kLast})
+    EXPECT_EQ(scores(one), (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
+}
+
 TEST(Lowering, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
   const Stack secret{.secret_temperature = true};
   EXPECT_EQ(count(build_graph(tiny("SM(t)"), secret), Kind::kQkvProj), 2 * 4);
