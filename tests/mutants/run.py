@@ -33,7 +33,7 @@ TESTS_OF_ROOM = {
     "nn": ["nn", "conversion"],
     "models": ["models", "conversion"],
     "mpc": ["mpc"],
-    "train": ["train", "test_cli.py", "test_cli_errors.py", "test_settings_documented.py"],
+    "train": ["train", "test_cli_train.py", "test_cli_errors.py", "test_settings_documented.py"],
     "conversion": ["conversion"],
 }
 # Nothing but torch.compile, which covering.py leaves out.

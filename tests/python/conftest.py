@@ -51,7 +51,7 @@ LONG = [
     "models/test_entropy_penalty_processes.py",
     "test_registration.py",
     "export/test_remote_code.py",
-    "test_cli.py",
+    "test_cli_train.py",
 ]
 
 
