@@ -67,7 +67,7 @@ def _encoder(write: Callable[[Values], list[Operation]], *, more: int = 0) -> An
 
 # Heads that the families have of themselves.
 _OWN_HEADS = (
-    "ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForPreTraining", "ForConditionalGeneration",
+    "ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForConditionalGeneration",
     "ForImageClassification",
 )  # fmt: skip
 

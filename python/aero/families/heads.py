@@ -17,6 +17,8 @@ def classifying(
     values: Values, architecture: str, operations: list[Operation]
 ) -> list[Operation] | None:
     """The operations with the head of `architecture`; None where that is no such head."""
+    if values.family == "bert" and architecture.endswith("ForPreTraining"):
+        return _with_next_sentence(operations)
     is_encoder = values.family in _ENCODERS
     of_tokens = is_encoder and architecture.endswith("ForTokenClassification")
     if not of_tokens and not architecture.endswith("ForSequenceClassification"):
@@ -42,6 +44,19 @@ def classifying(
         writer.activation("pooled", between, width)
     _logits(writer, "pooled", width, labels(values), bias=bool(between))
     return [*kept, *writer.operations]
+
+
+def _with_next_sentence(operations: list[Operation]) -> list[Operation]:
+    """BERT's two heads: whether a sentence follows another, before the one of masked tokens."""
+    last = max(place for place, one in enumerate(operations) if "repeat" in one)
+    width = next(one["width"] for one in operations if one["op"] == "embed")
+    writer = Writer()
+    writer.add("pool", "pooled", "x", name="first token", kind="first")
+    writer.linear("pooled", "pooled", "pooler", "pooler", "lm head", width, width, bias=True)
+    writer.activation("pooled", "tanh", width)
+    writer.linear("follows", "pooled", "next_sentence", "next sentence", "lm head", width, 2,
+                  bias=True)  # fmt: skip
+    return [*operations[: last + 1], *writer.operations, *operations[last + 1 :]]
 
 
 def half(values: Values, architecture: str, found: Described) -> Described | None:

@@ -167,6 +167,11 @@ def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNet
     missing = [key for key in names.values() if key not in config]
     if missing:
         raise ValueError(f"configuration: {missing[0]} of aero must be given, got none")
+    if config.get("gated_parts"):
+        raise ValueError(
+            "configuration: gated_parts of aero are of a network in the middle of a selection, "
+            "which has no price yet; train it to the end"
+        )
     spec = ArchitectureSpec.from_dict({name: config[key] for name, key in names.items()})
     if context_length is not None:
         spec = spec.replace(context_length=context_length)

@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    BertForPreTraining,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 import aero
 from aero import AeroConfig, AeroForCausalLM, mpc
 from aero.cli import app
+from aero.families.configurations import described
 from aero.models.foreign_writer import describe_model
 from aero.report import to_html, to_text
 
@@ -196,6 +198,55 @@ def test_a_classifier_costs_less_by_its_head_alone(tmp_path: Path) -> None:
     assert [one.shape for one in logits] == ["32x24x2"]
     with pytest.raises(ValueError, match="classifier"):
         mpc.simulate_generation(model, new_tokens=2)
+
+
+def test_a_last_layer_of_one_row_has_all_rows_where_a_head_reads_their_mean() -> None:
+    classifier = configuration("bert").to_dict()
+    classifier["architectures"] = ["BertForSequenceClassification"]
+    first = described(classifier).operations
+    description = {"label": "bert", "context_length": 32, "vocab_size": 61}
+    changed = [
+        {**one, "kind": "mean"} if one.get("op") == "pool" else one for one in head.operations
+    ]
+    for operations, is_one in ((head.operations, True), (changed, False)):
+        network = {**description, "operations": operations}
+        whole, one_row = (
+            mpc.simulate(network, last_layer_one_row=flag).by_layer[2] for flag in (False, True)
+        )
+        assert (one_row.comm_bytes < 0.7 * whole.comm_bytes) is is_one
+        assert one_row == whole or is_one
+
+
+def test_the_two_heads_of_a_pretrained_bert_are_priced() -> None:
+    config = configuration("bert")
+    with torch.device("meta"):
+        model = BertForPreTraining(config)
+    report, masked = mpc.simulate(model), mpc.simulate(config)
+    assert report.notes == masked.notes and report.by_layer == masked.by_layer
+    more = [one for one in report.operations if one not in masked.operations]
+    expected = [
+        mpc.operation_cost("weight_product", 1, 24, 24),
+        mpc.operation_cost("tanh", 24),
+        mpc.operation_cost("weight_product", 1, 24, 2),
+    ]
+    found = report.comm_bytes - masked.comm_bytes
+    assert found == pytest.approx(sum(cost.comm_bytes for cost in expected), abs=3)
+    assert "1x24x2" in {one.shape for one in more}
+
+
+def test_a_pretraining_head_of_another_family_is_told(tmp_path: Path) -> None:
+    config = {**configuration("t5").to_dict(), "architectures": ["T5ForPreTraining"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    notes = mpc.simulate(tmp_path).notes
+    assert any("T5ForPreTraining, priced with the head" in words for words in notes)
+
+
+def test_a_network_in_the_middle_of_a_selection_has_no_price(tmp_path: Path) -> None:
+    config = AeroConfig.from_label("SM+LN+G", model="tiny", gated_parts=["ffns"])
+    config.save_pretrained(tmp_path)
+    for given in (tmp_path, AeroForCausalLM(config)):
+        with pytest.raises(ValueError, match="gated_parts"):
+            mpc.simulate(given)
 
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
