@@ -205,10 +205,8 @@ def test_a_last_layer_of_one_row_has_all_rows_where_a_head_reads_their_mean() ->
     classifier["architectures"] = ["BertForSequenceClassification"]
     first = described(classifier).operations
     description = {"label": "bert", "context_length": 32, "vocab_size": 61}
-    changed = [
-        {**one, "kind": "mean"} if one.get("op") == "pool" else one for one in head.operations
-    ]
-    for operations, is_one in ((head.operations, True), (changed, False)):
+    mean = [{**one, "kind": "mean"} if one.get("op") == "pool" else one for one in first]
+    for operations, is_one in ((first, True), (mean, False)):
         network = {**description, "operations": operations}
         whole, one_row = (
             mpc.simulate(network, last_layer_one_row=flag).by_layer[2] for flag in (False, True)
