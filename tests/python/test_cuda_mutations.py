@@ -31,10 +31,8 @@ ATTENTION_MUTATIONS = [
     ("diagonal one key late", "attention_geometry.h", "block * 8 + n >= seen",
      "block * 8 + n > seen"),
     ("mask ignored", "attention_geometry.h", "!mask[n * visible.query_stride]", "false"),
-    ("left fragments exchanged", "products.h",
-     "const int at = rows.chunk(in_warp & 15, in_warp >> 4);\n  lane.load_matrices(a,",
-     "const int at = rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), in_warp >> 3 & 1);\n"
-     "  lane.load_matrices(a,"),
+    ("left fragments exchanged", "products.h", "rows.chunk(in_warp & 15, in_warp >> 4)",
+     "rows.chunk((in_warp >> 4) * 8 + (in_warp & 7), in_warp >> 3 & 1)"),
     ("weights as operand exchanged", "products.h",
      "a[1] = Lane::pack(Element{}, sums[0][2], sums[0][3])",
      "a[1] = Lane::pack(Element{}, sums[1][0], sums[1][1])"),
