@@ -79,8 +79,15 @@ class AnnealedFeedForward(ScaledFeedForward):
         self.gelu_approximation = gelu_approximation
         self.register_buffer("progress", torch.zeros(1))
 
-    def forward(self, inputs: Tensor, negative_slope: Tensor | None = None) -> Tensor:
-        """Returns FFN(inputs), [B, T, C]; the slope is here because `FeedForward` has it."""
+    def forward(
+        self,
+        inputs: Tensor,
+        negative_slope: Tensor | None = None,
+        *,
+        activation_gate: Tensor | None = None,
+    ) -> Tensor:
+        """Returns FFN(inputs), [B, T, C]; `FeedForward` has the slope and the gate."""
+        assert activation_gate is None  # a configuration has gates or annealed parts
         hidden: Tensor = self.c_fc(inputs)
         progress = self.progress.to(hidden.dtype)
         activated = self._activated(hidden, self.source)

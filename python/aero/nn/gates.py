@@ -32,6 +32,9 @@ class Gates(Scales):
     """
 
     _scale_names = GATED_PARTS
+    heads: nn.Parameter | None
+    ffns: nn.Parameter | None
+    activation: nn.Parameter | None
 
     def __init__(self, parts: Collection[str], num_heads: int, num_layers: int) -> None:
         super().__init__()
@@ -41,12 +44,12 @@ class Gates(Scales):
 
     def on_heads(self, attended: Tensor) -> Tensor:
         """Heads' outputs, [B, H, T, D], times their gates."""
-        gates: Tensor | None = self.heads
+        gates = self.heads
         return attended if gates is None else attended * gates.to(attended.dtype).view(-1, 1, 1)
 
     def on_ffn(self, stream: Tensor, fed: Tensor, layer_index: int) -> Tensor:
         """The stream before a feed-forward at a gate of 0, after it at 1, [B, T, C]."""
-        gates: Tensor | None = self.ffns
+        gates = self.ffns
         if gates is None:
             return fed
         return torch.lerp(stream, fed, gates[layer_index].to(fed.dtype))

@@ -103,11 +103,10 @@ class Recipe:
                 "train: regularization.tolerance_margin must be a number or one of "
                 f"{', '.join(TOLERANCE_MARGINS)}, got {margin!r}"
             )
-        for section in ("annealing", "selection"):
-            way = getattr(self, section)
+        for title, way in (("annealing", self.annealing), ("selection", self.selection)):
             if way.start_fraction >= way.end_fraction:
                 raise TrainingError(
-                    f"train: {section}.start_fraction must be < {section}.end_fraction = "
+                    f"train: {title}.start_fraction must be < {title}.end_fraction = "
                     f"{way.end_fraction:g}, got {way.start_fraction:g}"
                 )
         context = self.model.context_length
