@@ -32,9 +32,10 @@ BlockChoice block_choice(const Stack& stack) {
 MatmulShape tile(const Stack& stack, const MatmulShape& shape) {
   const auto [m, k, n] = shape;
   const auto limit_bytes = static_cast<double>(stack.matmul_tile_bytes);
-  const double operand_bytes = 8.0 * static_cast<double>(k) * static_cast<double>(m + n);
+  const double share_bytes = stack.protocol == Protocol::kAby3 ? 16 : 8;  // there two words
+  const double operand_bytes = share_bytes * static_cast<double>(k) * static_cast<double>(m + n);
   if (stack.cheapest_layouts || operand_bytes < limit_bytes) return shape;
-  const double elements = limit_bytes / 8.0;
+  const double elements = limit_bytes / share_bytes;
   const std::int64_t outer = m + n;
   const auto ceiling = [](double value) { return static_cast<std::int64_t>(std::ceil(value)); };
   std::int64_t inner_step = k;

@@ -52,6 +52,14 @@ TEST(Matmul, TilesRunInSequence) {
                        plaintext_product(Stack{}, {1, 6622, 768}));
 }
 
+// A share of ABY3 is two words, so its tiles hold half as much: three of them, each of which shares
+// its result again. SPU 0.9.5 sent 24 bytes for an element and tile.
+TEST(Matmul, TilesHoldSharesOfTwoWordsUnderAby3) {
+  const Stack stack{.protocol = Protocol::kAby3};
+  EXPECT_EQ(matmul(stack, {128, 50257, 768}, RightFactor::kShared).comm_bytes(),
+            3.0 * 24 * 128 * 768);
+}
+
 // Up to a factor of eight between the inner and the outer dimensions a tile is cut along both.
 TEST(Matmul, TilesAreCutAlongBothDimensionsUpToAFactorOfEight) {
   const Stack stack{.matmul_tile_bytes = std::int64_t{1} << 20};

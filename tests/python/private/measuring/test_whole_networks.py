@@ -36,7 +36,7 @@ def test_a_whole_network_sends_what_is_predicted(row: dict[str, Any]) -> None:
             if settings.protocol == "cheetah":  # which makes transfers and triples in advance
                 assert sent == pytest.approx(costs[piece].comm_bytes, rel=0.02)
             else:
-                assert abs(sent - costs[piece].comm_bytes) < 64, (number, piece)
+                assert abs(sent - costs[piece].comm_bytes) <= 128, (number, piece)
         whole = sum(costs[piece].comm_bytes for piece in passed["bytes"])
         assert sum(passed["bytes"].values()) == pytest.approx(whole, rel=5e-3)
 
