@@ -142,15 +142,14 @@ def chat(
         talk = _talk(prompts, description["context_length"], tokens, most, _stops(stop, known))
         parties = chosen.parties if connect is None else 1
         sizes = {"parties": parties, "sequences": len(prompts)}
-        if connect is None:  # a server has settings of its own
-            chosen = in_slices(description, chosen, length, **sizes)
+        chosen = in_slices(description, chosen, length, **sizes)
         cost = ConversationCost(description, chosen, len(prompts))
         check_memory(description, chosen, length, **sizes)
         note(cost.to_text(length, min(tokens, talk.most), talk.most, parties))
         _agree(yes)
         shown: BatchShown | TalkShown
         if isinstance(talk, Conversation):
-            shown = TalkShown(talk, cost, known, lines, as_json=as_json)
+            shown = TalkShown(talk, cost, known, lines, as_json=as_json, agreed=yes)
         else:
             shown = BatchShown(talk, cost, known, as_json=as_json)
         python = find_private_python()
@@ -171,6 +170,7 @@ def chat(
                 log=log,
                 limits=TimeLimits(connect=wait, silence=silence, stage=stage),
             )
+            assert isinstance(shown, TalkShown)
             ask(job, shown.event, python, reads=talk)
         shown.end()
 

@@ -229,7 +229,7 @@ def ask(
         from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.parties import party
-        from aero.private.parties.events import Place, Unpadded
+        from aero.private.parties.events import Place, Sliced, Unpadded
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
         from aero.private.parties.supervision import TimeLimits
 
@@ -264,6 +264,8 @@ def ask(
         def on_event(event: Event) -> None:
             if isinstance(event, Place):
                 note(f"the server is busy: place {event.place}")
+            elif isinstance(event, Sliced):
+                note(f"the server computes products of at most {event.largest_product:,} weights")
             elif isinstance(event, Unpadded):
                 note(f"not padded: {event.reason}")
             collect(found, event, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -68,17 +69,6 @@ class _Shown:
         else:
             self._bytes += sent
 
-    def event(self, event: Event) -> None:
-        """What the party says."""
-        from aero.private.parties.events import Place, Unpadded
-        from aero.private.parties.job import Generated, collect
-
-        if isinstance(event, Place):
-            note(f"the server is busy: place {event.place}")
-        elif isinstance(event, Unpadded):
-            note(f"not padded: {event.reason}")
-        collect(Generated(), event, self.piece)
-
     def _passed(self, came: str, left: int, read: int, free: int) -> None:
         """A pass ended.
 
@@ -114,10 +104,54 @@ class TalkShown(_Shown):
         lines: Lines,
         *,
         as_json: bool,
+        agreed: bool,
     ) -> None:
+        """Shows a conversation.
+
+        Args:
+            talk: what is shown.
+            cost: of it.
+            known: the tokenizer, if there is one.
+            lines: of the user.
+            as_json: all of it, at the end.
+            agreed: whether the user takes any price.
+        """
         super().__init__(cost, known, as_json=as_json)
-        self._talk, self._lines = talk, lines
+        self._talk, self._lines, self._agreed = talk, lines, agreed
         talk.says, talk.on_token = self._says, self._token
+
+    def event(self, event: Event) -> None:
+        """What the party says."""
+        from aero.private.parties.events import Place, Sliced, Unpadded
+        from aero.private.parties.job import Generated, collect
+
+        if isinstance(event, Sliced):
+            self._begin_again(event.largest_product)
+        elif isinstance(event, Place):
+            note(f"the server is busy: place {event.place}")
+        elif isinstance(event, Unpadded):
+            note(f"not padded: {event.reason}")
+        collect(Generated(), event, self.piece)
+
+    def _begin_again(self, limit: int) -> None:
+        """The server's memory needs slices that send more than what was agreed to.
+
+        Raises:
+            ValueError: the user is to see the price of those.
+        """
+        before, read = self._cost, self._talk.read
+        sliced = dataclasses.replace(before.settings, largest_product=limit)
+        self._cost = dataclasses.replace(before, settings=sliced)
+        sizes = (self._cost.reading(read).comm_bytes, before.reading(read).comm_bytes)
+        now, then = (f"{size / 1e6:,.1f} MB" for size in sizes)
+        told = (
+            f"the server computes products of at most {limit:,} weights, so the prompt sends {now}"
+        )
+        if not self._agreed:
+            raise ValueError(
+                f"private: {told} instead of {then}; begin again with --set largest_product={limit}"
+            )
+        note(told)
 
     def _token(self, token: int, left: int) -> None:
         self._passed(repr(self._text([token])), left, self._talk.read, self._talk.free)

@@ -37,6 +37,7 @@ job = json.loads(sys.stdin.readline())
 settings = job["settings"]
 say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None}})
 told = json.loads(sys.stdin.readline())
+open(__file__ + ".limits", "a").write(str(told["request"]["largest_product"]) + "\\n")
 own, go = told["own"][5:], {{name: address[5:] for name, address in told["others"].items()}}
 say("stage", stage="layer 0")
 size = told["request"]["prompt_length"] * 100_000 + 100 * os.urandom(1)[0]
@@ -203,6 +204,10 @@ class Served:
     def starts(self) -> int:
         """How many workers have started, the clients' too."""
         return len(Path(f"{self.python}.starts").read_text())
+
+    def limits(self) -> list[int]:
+        """The largest products that the workers were told of, the clients' too."""
+        return [int(line) for line in Path(f"{self.python}.limits").read_text().splitlines()]
 
     def sockets(self) -> int:
         """How many it has open."""

@@ -33,14 +33,18 @@ from aero.private.parties.terms import PROTOCOL, check_hello, checked_request, h
 from aero.private.party_errors import PartyError
 
 MESSAGES, TO_THE_SERVER, MOST_BYTES = 200, 12, 100e6
-STATES = (("hello",), ("place", "go", "alive"), ("alive",), ("done", "padded", "alive", "read"))
+STATES = (
+    ("hello",), ("slices", "alive"), ("place", "go", "alive"), ("alive",),
+    ("done", "padded", "alive", "read"),
+)  # fmt: skip
 TERMS = {"exp_squarings": 8, "weights": None}
-REQUEST = {"prompt_length": 3, "new_tokens": 1}
+REQUEST = {"prompt_length": 3, "new_tokens": 1, "largest_product": 0}
 HELLO = {
     "protocol": PROTOCOL, "role": "client", "terms": TERMS, "request": REQUEST, "session": "here",
 }  # fmt: skip
 KINDS: dict[str, Any] = {
     "hello": HELLO,
+    "slices": 0,
     "place": 3,
     "go": "the session",
     "read": 1,

@@ -14,10 +14,13 @@ import pytest
 
 import aero
 from aero.cli.private import chosen_settings
+from aero.cli.private_talk import Lines, TalkShown
 from aero.network.files import read_description
 from aero.private import environment
 from aero.private.links.keys import CERTIFICATE
 from aero.private.measuring.conversation_cost import ConversationCost
+from aero.private.parties.conversation import Conversation
+from aero.private.parties.events import Sliced
 from aero.private.prediction import predicted_costs, weight_elements
 from aero.private.settings import PrivateSettings
 from aero.saved.tokenizer import save_tokenizer, train_tokenizer
@@ -182,6 +185,30 @@ def test_a_conversation_over_tls_reads_what_is_said_in_one_session(
     server.wait_for("served")
     refused = chat(public, *given, "--most", 17, "--yes", **python)
     assert refused.returncode == 2 and "at most the 16 that are left" in refused.stderr
+
+
+def test_slices_of_the_server_are_priced_before_the_start(
+    serving: Any, export: Path, tmp_path: Path
+) -> None:
+    server = serving(settings=chosen_settings(["largest_product=2048"]))
+    python = {environment.VARIABLE: str(pretending_python(tmp_path))}
+    given = ("--connect", server.address, "--prompt-tokens", "5,6", "--tokens", 1, "--most", 1)
+    described, prices = read_description(export), []
+    for limit in (0, 2048):
+        settings = chosen_settings([f"largest_product={limit}"])
+        sent = ConversationCost(described, settings).reading(2).comm_bytes
+        prices.append(f"{sent / 1e6:,.1f} MB")
+    done = chat(export, *given, "--yes", **python)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "2,048 weights" in line]
+    assert len(told) == 1 and prices[1] in told[0]
+    # Who was asked is asked again, with their price.
+    talk = Conversation([5, 6], 32, answer=1, most=1)
+    cost = ConversationCost(described, chosen_settings(None))
+    shown = TalkShown(talk, cost, None, Lines(), as_json=True, agreed=False)
+    with pytest.raises(ValueError, match="begin again with --set largest_product=2048") as caught:
+        shown.event(Sliced(2048))
+    assert all(price in str(caught.value) for price in prices)
 
 
 def test_the_price_before_the_start_is_the_sum_of_its_passes(export: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -227,7 +228,10 @@ def test_products_in_slices_give_the_same_at_their_price(protocol: str, tmp_path
             assert abs(left - least) < 2e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
 
 
-def test_two_processes_answer_over_tls_at_the_predicted_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("largest_product", [0, 4096])
+def test_two_processes_answer_over_tls_at_the_predicted_bytes(
+    tmp_path: Path, largest_product: int
+) -> None:
     folder = aero.export_weights(trained("SM+LN+G"), tmp_path)
     settings = PrivateSettings(client_one_hot=True, last_token_head=True, reveal="last-logits")
     reads = iter([[7], [9, 1, 2], []])  # whatever the tokens are
@@ -235,7 +239,8 @@ def test_two_processes_answer_over_tls_at_the_predicted_bytes(tmp_path: Path) ->
     security = people.security("server", "ann"), people.security("ann", "server")
     limits = TimeLimits(connect=120, ready=240, silence=120, stage=240)
     found, network = Generated(), read_network(folder)
-    with serving_once(folder, settings, security[0], limits) as address:
+    sliced = dataclasses.replace(settings, largest_product=largest_product)
+    with serving_once(folder, sliced, security[0], limits) as address:
         job = PartyJob(
             folder, settings, address, tokens=(3, 141, 59), new_tokens=3, security=security[1],
             limits=limits,
@@ -246,7 +251,7 @@ def test_two_processes_answer_over_tls_at_the_predicted_bytes(tmp_path: Path) ->
         read += new
         plain = forward(network, [read])[0, -1]
         assert np.abs(found.logits[index][-1] - plain).max() < 2e-2 * np.abs(plain).max()
-        costs = predicted_costs(network.description, len(read), settings, len(new))
+        costs = predicted_costs(network.description, len(read), sliced, len(new))
         for call in found.calls[index]:
             # Two processes count each other's messages of the next operation, some 100 kB.
             left = remainder(costs[call.name], 1, call.traffic.comm_bytes)

@@ -36,9 +36,10 @@ _MESSAGES: dict[str, Any] = {
         "protocol": str,
         "role": str,
         "terms": dict,
-        "request?": {"prompt_length": int, "new_tokens": int},
+        "request?": {"prompt_length": int, "new_tokens": int, "largest_product?": int},
         "session?": str,  # with the third party, the one that the server's "go" has named
     },
+    "slices": int,  # the request's largest product, as the other party computes it
     "place": int,  # in the server's queue
     "go": str,  # the name of the session, which nobody else can guess
     "read": int,  # tokens that the client's next pass reads; 0: it ends the run

@@ -92,6 +92,12 @@ class Unpadded(_Event):
     reason: str
 
 
+class Sliced(_Event):
+    """The server computes products of at most so many weights in one piece, fewer than asked."""
+
+    largest_product: int
+
+
 class Place(_Event):
     """The client's place in the server's queue."""
 
@@ -160,6 +166,7 @@ Event: TypeAlias = (
     | Done
     | Failed
     | Unpadded
+    | Sliced
     | Place
     | Listening
     | Client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
-from aero.private.parties.events import Event, Place
-from aero.private.parties.memory import check_memory
+from aero.private.parties.events import Event, Place, Sliced
+from aero.private.parties.memory import check_memory, in_slices
 from aero.private.parties.orders import OnePartyJob
-from aero.private.parties.passes import Passes, Reads, read_alone
+from aero.private.parties.passes import Passes, Reads, Request, read_alone
+from aero.private.parties.slices import accepted_slices
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.third_party import three_party_terms, while_alive
@@ -176,12 +178,11 @@ def ask(
 async def _ask(
     job: PartyJob, worker: Worker, on_event: Callable[[Event], None], reads: Reads | None
 ) -> None:
-    assert job.tokens is not None
-    assert job.new_tokens is not None
     description = read_description(job.folder)
-    asked = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
+    job = await asyncio.to_thread(_in_slices, job, description)
+    asked = {"prompt_length": len(job.tokens or ()), "new_tokens": job.new_tokens}
+    asked["largest_product"] = job.settings.largest_product
     request = checked_request(asked, description)
-    await asyncio.to_thread(_check_memory, job, description)
     terms = await first_report(worker, job.limits.ready)
     if job.helper is not None:
         terms = three_party_terms(terms, job.security, helper=False)
@@ -189,9 +190,15 @@ async def _ask(
     channels = [await connect(job.address, job.security, limit, worker.check)]
     failure: PartyError | None = PartyError("stopped")
     try:
-        session = await _wait_for_turn(own, channels[0], job, on_event)
+        answered = await _wait_for_slices(own, channels[0], job, description)
+        if answered.settings != job.settings:
+            on_event(Sliced(answered.settings.largest_product))
+        job = answered
+        request = Request(request.prompt_length, request.new_tokens, job.settings.largest_product)
+        session = await _wait_for_turn(channels[0], job, on_event)
         if job.helper is not None:
-            joining = _join_helper({**own, "session": session}, channels, job, worker)
+            joined = {**own, "request": request.to_dict(), "session": session}
+            joining = _join_helper(joined, channels, job, worker, description)
             await while_alive(joining, channels[0], job.limits.silence)
         failure = None
     except PartyError as error:
@@ -204,35 +211,55 @@ async def _ask(
             await asyncio.gather(*ends)
     passes = Passes(description["context_length"], request)
     bound = bound_of(description, job.settings, Party.CLIENT)
-    reads = read_alone(job.new_tokens) if reads is None else reads
+    reads = read_alone(request.new_tokens) if reads is None else reads
     await supervise(worker, channels, job.limits, on_event, passes, bound, reads)
 
 
-def _check_memory(job: PartyJob, description: dict[str, Any]) -> None:
-    assert job.tokens is not None
-    most = job.memory_bytes
-    check_memory(description, job.settings, len(job.tokens), parties=1, most=most)
+def _in_slices(job: PartyJob, description: dict[str, Any]) -> PartyJob:
+    """The client's job with the slices that its memory needs; raises ValueError without room."""
+    rows, most = len(job.tokens or ()), job.memory_bytes
+    settings = in_slices(description, job.settings, rows, parties=1, most=most)
+    check_memory(description, settings, rows, parties=1, most=most)
+    return dataclasses.replace(job, settings=settings)
 
 
 async def _join_helper(
-    own: dict[str, Any], channels: list[Channel], job: PartyJob, worker: Worker
+    own: dict[str, Any],
+    channels: list[Channel],
+    job: PartyJob,
+    worker: Worker,
+    description: dict[str, Any],
 ) -> None:
     """Adds the helper's channel, once it has come into this client's session too."""
     assert job.helper is not None
     limit, security = job.limits.connect, job.security
     channel = await connect(job.helper, security, limit, worker.check, "helper", third=True)
     channels.append(channel)
-    await _wait_for_turn(own, channel, job, lambda place: None)
+    if (await _wait_for_slices(own, channel, job, description)).settings != job.settings:
+        raise channel.foreign("other slices than the server and this client have agreed on")
+    await _wait_for_turn(channel, job, lambda place: None)
 
 
-async def _wait_for_turn(
-    own: dict[str, Any], channel: Channel, job: PartyJob, on_event: Callable[[Event], None]
-) -> str:
-    """The name of the session, when its turn has come."""
+async def _wait_for_slices(
+    own: dict[str, Any], channel: Channel, job: PartyJob, description: dict[str, Any]
+) -> PartyJob:
+    """The client's job with the slices that the other party has answered to its hello."""
     channel.post(hello=own)
     _, theirs = await channel.next_message(job.limits.connect, "hello")
     check_hello(own, theirs, channel.peer)
     channel.beat()
+    name, value = "alive", 0
+    while name != "slices":
+        name, value = await channel.next_message(job.limits.silence, "slices", "alive")
+    rows, most, peer = len(job.tokens or ()), job.memory_bytes, channel.peer
+    settings = await asyncio.to_thread(
+        accepted_slices, value, description, job.settings, rows, most, peer
+    )
+    return dataclasses.replace(job, settings=settings)
+
+
+async def _wait_for_turn(channel: Channel, job: PartyJob, on_event: Callable[[Event], None]) -> str:
+    """The name of the session, when its turn has come."""
     while True:
         name, value = await channel.next_message(job.limits.silence, "place", "go", "alive")
         if name == "place":

@@ -29,17 +29,20 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         prompt_length: in tokens.
         new_tokens: how many to compute at most.
+        largest_product: weights of the largest product that is computed in one piece; 0: any.
     """
 
     prompt_length: int
     new_tokens: int
+    largest_product: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         return msgspec.structs.asdict(self)
 
     def __str__(self) -> str:
-        return f"a prompt of {self.prompt_length} tokens and {self.new_tokens} new ones"
+        sliced = f", with products of {self.largest_product} weights" * bool(self.largest_product)
+        return f"a prompt of {self.prompt_length} tokens and {self.new_tokens} new ones{sliced}"
 
 
 class Passes:
@@ -50,6 +53,7 @@ class Passes:
         request: of the client.
 
     Attributes:
+        request: see above.
         rows: how many tokens each pass reads.
         most: how many passes there are at most, each of which gives a token.
         computed: how many are over at this party.
@@ -57,7 +61,7 @@ class Passes:
     """
 
     def __init__(self, context_length: int, request: Request) -> None:
-        self._context, self.most = context_length, request.new_tokens
+        self._context, self.request, self.most = context_length, request, request.new_tokens
         self.rows: list[int] = [request.prompt_length]
         self.computed, self.ended = 0, False
 

@@ -8,6 +8,7 @@ queue meets a worker.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import socket
 import time
@@ -23,11 +24,11 @@ from aero.private.links.connections import accept, listen, shown_address
 from aero.private.parties import third_party
 from aero.private.parties.entrance import ClientInLine, Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
-from aero.private.parties.memory import check_memory
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.passes import Passes, Request
 from aero.private.parties.queries import Queries
 from aero.private.parties.refusals import Refusals
+from aero.private.parties.slices import sliced_request
 from aero.private.parties.supervision import bound_of, supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.worker_pipe import Worker, first_report
@@ -210,16 +211,13 @@ class _Server:
             self._queries.check(channel.who, request.new_tokens)
         channel.beat()
         if channel.peer != helper:
-            await asyncio.to_thread(self._check_memory, request.prompt_length)
+            job, further = self._job, self._job.party is Party.SERVER
+            request = await asyncio.to_thread(
+                sliced_request, request, self._description, job.settings, job.memory_bytes,
+                further=further,
+            )  # fmt: skip
+            channel.post(slices=request.largest_product)
         return request, session
-
-    def _check_memory(self, length: int) -> None:
-        """Checks that a prompt fits in this machine's memory; raises PartyError."""
-        job = self._job
-        try:
-            check_memory(self._description, job.settings, length, parties=1, most=job.memory_bytes)
-        except ValueError as error:
-            raise PartyError(str(error).removeprefix("private: ")) from error
 
     async def _watch(self, client: ClientInLine) -> None:
         """Takes a client that leaves, or says anything but that it lives, out of the queue."""
@@ -266,7 +264,8 @@ class _Server:
         told, most = (channel.who, client.address), request.new_tokens
         self._on_event(Client(*told, request.prompt_length, most))
         passes = Passes(self._description["context_length"], request)
-        bound = bound_of(self._description, self._job.settings, self._job.party)
+        sliced = dataclasses.replace(self._job.settings, largest_product=request.largest_product)
+        bound = bound_of(self._description, sliced, self._job.party)
         channels = [channel]
         try:
             await self._begin(client, channels)

@@ -30,7 +30,7 @@ from aero.private.parties.events import (
     Unpadded,
 )
 from aero.private.parties.orders import Go, ReadRows, ReadTokens
-from aero.private.parties.passes import Passes, Reads, Request
+from aero.private.parties.passes import Passes, Reads
 from aero.private.parties.peer import Peer
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError, PeerFailedError
@@ -134,8 +134,7 @@ async def supervise(
             for peer in peers:
                 await stack.enter_async_context(peer.tunnel)
             others = {peer.channel.peer: peer.tunnel.peer for peer in peers}
-            request = Request(passes.rows[0], passes.most)
-            worker.tell(Go(peers[0].tunnel.own, others, request))
+            worker.tell(Go(peers[0].tunnel.own, others, passes.request))
             return await run.result(peers)
     except BaseException as error:
         told = error if isinstance(error, PartyError) else PartyError("stopped")

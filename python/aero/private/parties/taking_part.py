@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ def take_part(job: OnePartyJob, pipe: WorkerPipe) -> None:
     knows_weights = party is Party.SERVER
     network = read_network(folder) if knows_weights else with_blank_weights(description)
     go = pipe.next_order(Go)
+    settings = dataclasses.replace(settings, largest_product=go.request.largest_product)
     parties = TcpParties(
         party,
         {each: go.own if each is party else go.others.get(each.word, "") for each in Party},

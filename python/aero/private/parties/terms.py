@@ -12,10 +12,10 @@ from aero import __version__
 from aero.network.description import layer_count
 from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
-from aero.private.settings import PrivateSettings
+from aero.private.settings import RANGES, PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 5"
+PROTOCOL = "aero-private 6"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
@@ -74,8 +74,8 @@ Part = dict[str, Any]
 
 # Of `network.json`: words, and the weights' hash, which the client need not know.
 _NOT_COMPARED = {"meaning", "weights"}
-# Settings that each party may choose for itself.
-_OWN_SETTINGS = {"timeout_seconds"}
+# Settings that each party may choose for itself, and those on which they agree by the request.
+_OWN_SETTINGS = {"timeout_seconds", "largest_product"}
 
 
 def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def checked_request(request: Any, description: Part) -> Request:
     """The run that a client, not to be trusted, asks for.
 
     Raises:
-        PartyError: they do not fit in the context.
+        PartyError: they do not fit in the context, or a value is out of range.
     """
     context = description["context_length"]
     asked: list[int] = []
@@ -129,9 +129,12 @@ def checked_request(request: Any, description: Part) -> Request:
             raise PartyError(f"{name} must be an integer from 1 to {context}, got {shown(value)}")
         asked.append(value)
     length, new_tokens = asked
+    limit, most = request.get("largest_product", 0), RANGES["largest_product"][1]
+    if type(limit) is not int or not 0 <= limit <= most:
+        raise PartyError(f"largest_product must be an integer from 0 to {most}, got {shown(limit)}")
     if length + new_tokens - 1 > context:
         raise PartyError(
             f"prompt_length + new_tokens - 1 must be at most the context of {context}, got "
             f"{length} + {new_tokens} - 1"
         )
-    return Request(length, new_tokens)
+    return Request(length, new_tokens, limit)

@@ -78,12 +78,14 @@ def test_every_setting_that_differs_is_named_with_both_values(
     assert at_client == f"settings.{name} must be {changed} as here, got {default} from the server"
 
 
-def test_every_setting_is_compared_but_the_time_limit(description: dict[str, Any]) -> None:
+def test_every_setting_is_compared_but_the_time_limit_and_the_slices(
+    description: dict[str, Any],
+) -> None:
     fields = {field.name for field in dataclasses.fields(PrivateSettings)}
     terms = party_terms(description, PrivateSettings())
     compared = {name.removeprefix("settings.") for name in terms if name.startswith("settings.")}
     # SPU's own fields are named where there are any.
-    assert fields - compared == {"timeout_seconds", "spu_fields"}
+    assert fields - compared == {"timeout_seconds", "largest_product", "spu_fields"}
 
 
 def test_a_field_of_spu_at_one_party_is_named_at_both(description: dict[str, Any]) -> None:
