@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 from aero.conversion.feed_forwards import named_layers
 from aero.conversion.folding import folding_step
+from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
-from aero.conversion.weights import Weights, refuse_convolution, take_apart, with_spec
+from aero.conversion.weights import Weights, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 
 
@@ -155,14 +156,7 @@ def _check(config: AeroConfig, max_condition: float) -> None:
             f"absorb_ffn: {spec.label} has a LayerNorm, DyT or Derf, which no matrix passes; call "
             "remove_layernorm, or train with a foldable norm (FN), first"
         )
-    if spec.shaped_attention:
-        raise ValueError(
-            f"absorb_ffn: {spec.label} has shaped attention, which has no value and output weights "
-            "to take the FFNs in; leave its FFNs as they are"
-        )
-    refuse_convolution(
-        "absorb_ffn", spec, "whose tokens before no frame takes in; leave its FFNs as they are"
-    )
+    refuse_parts("absorb_ffn", spec)
     if "fused" not in spec.ffn:
         raise ValueError(
             f"absorb_ffn: the FFNs of {spec.label} have two layers; call fuse_ffn first (after "

@@ -21,17 +21,13 @@ from torch import Tensor, nn
 from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import folding_step, has_foldable_blocks
+from aero.conversion.parts import label_fields
 from aero.conversion.plan import as_new_network, take_steps
-from aero.conversion.weights import without_convolutions
+from aero.conversion.weights import start_additions_neutral
 from aero.models import AeroForCausalLM
 from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
 from aero.nn import FoldableNorm
 from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
-
-_NAMED_BY_LABELS = (
-    "norm", "final_norm", "ffn", "normalized_layers", "convolution", "convolution_taps",
-    "num_pruned_ffns", "temperature", "entropy_regularized", "shaped_attention",
-)  # fmt: skip
 
 
 def begin_annealing(
@@ -85,7 +81,7 @@ def begin_annealing(
     step = f"begin_annealing (inexact): {source.label} becomes {target.label}"
     config.conversion_steps = [*(config.conversion_steps or []), step]
     network = like(AeroForCausalLM(config), trained)
-    without_convolutions(network)
+    start_additions_neutral(network)
     state, weights = network.state_dict(), trained.state_dict()
     for name in state:
         # The new norm starts with the old one's gain.
@@ -147,7 +143,7 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
 def _target(source: ArchitectureSpec, label: str, final_norm: str | None) -> ArchitectureSpec:
     """The network of a label at the sizes of another one."""
     named = ArchitectureSpec.from_label(label, model="gpt2", num_layers=source.num_layers)
-    changes = {name: getattr(named, name) for name in _NAMED_BY_LABELS}
+    changes: dict[str, Any] = label_fields(named)
     if final_norm is not None:
         changes["final_norm"] = final_norm
     return source.replace(**changes)

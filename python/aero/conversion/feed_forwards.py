@@ -8,8 +8,9 @@ from typing import Literal
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
-from aero.conversion.weights import Weights, refuse_convolution, with_spec
+from aero.conversion.weights import Weights, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 
 _SCALED = {
@@ -98,11 +99,7 @@ def scaling_step(config: AeroConfig) -> Step:
 def convolution_step(config: AeroConfig, target: ArchitectureSpec) -> Step:
     """The step that adds a convolution along the tokens; it starts as none."""
     spec = config.spec
-    refuse_convolution(
-        "convert",
-        spec,
-        f"which stays as it is, and {target.label} has another; keep it in the label",
-    )
+    refuse_parts("add_convolution", spec)
     kind = target.convolution.replace("_", " ")
     changed = spec.replace(convolution=target.convolution, convolution_taps=target.convolution_taps)
     return Step(

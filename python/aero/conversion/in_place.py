@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import GPTNeoXForCausalLM, PreTrainedModel
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.parts import refuse_parts
 from aero.models import AeroForCausalLM, without_entropy_penalty
 from aero.models.converted_in_place import read_converted, read_penalty, take_own_weights
 from aero.models.foreign_reader import unsupported
@@ -38,11 +39,7 @@ def check_in_place(
         options: of `aero.convert`.
         has_penalty: whether the label has it.
     """
-    if ArchitectureSpec.from_label(label, num_layers=4096).convolution != "none":
-        raise ValueError(
-            f"convert: in place the caches stay the model's, which keep no inputs of {label}'s "
-            "convolution; convert without inplace"
-        )
+    refuse_parts("convert in place", ArchitectureSpec.from_label(label, num_layers=4096))
     for name in ("context_length", "tied_embeddings"):
         if options.get(name) is not None:
             raise ValueError(

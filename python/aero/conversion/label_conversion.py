@@ -26,6 +26,7 @@ from aero.conversion.feed_forwards import (
 from aero.conversion.folding import folding_step
 from aero.conversion.in_place import check_in_place, replace_in_place
 from aero.conversion.layer_norms import layer_norm_steps
+from aero.conversion.parts import SIZE_FIELDS
 from aero.conversion.plan import ConversionPlan, Step, as_new_network, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
@@ -38,10 +39,6 @@ _TRAINING_FIELDS = (
     "entropy_strengths", "entropy_thresholds", "threshold_init", "temperature_init",
     "temperature_parametrization", "trainable_scales", "leaky_slope_init", "norm_statistics",
     "initializer_range", "position_start", "embedding_dropout",
-)  # fmt: skip
-_SIZE_FIELDS = (
-    "family", "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length",
-    "vocab_size", "tied_embeddings", "rotary_fraction", "parallel_residual",
 )  # fmt: skip
 _CHANGEABLE = ("context_length", "tied_embeddings", "final_norm")
 _LINEAR = ("linear", "weight_norm", "spectral_norm")
@@ -156,12 +153,12 @@ def plan_steps(config: AeroConfig, label: str, **options: Any) -> list[Step]:
 
 def _target(spec: ArchitectureSpec, label: str, options: dict[str, Any]) -> ArchitectureSpec:
     """The spec of the label at the network's sizes."""
-    sizes = {name: getattr(spec, name) for name in _SIZE_FIELDS}
+    sizes = {name: getattr(spec, name) for name in SIZE_FIELDS}
     changes = {name: options[name] for name in _CHANGEABLE if options.get(name) is not None}
     for name in options:
         if name in _CHANGEABLE or name in _TRAINING_FIELDS:
             continue
-        if name in _SIZE_FIELDS:
+        if name in SIZE_FIELDS:
             raise ValueError(
                 f"convert: {name} is the model's, {getattr(spec, name)}, and cannot be "
                 f"{options[name]!r}: weights of another size cannot be carried over; leave it out"

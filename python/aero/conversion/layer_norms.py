@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import (
     Weights,
     feed_forward_output,
     readers,
-    refuse_convolution,
     untie,
     with_spec,
 )
@@ -110,17 +110,7 @@ def affine_step(config: AeroConfig) -> Step:
     spec = config.spec
     if spec.norm != "layer":
         raise ValueError(f"fold_layernorm: {spec.label} has no LayerNorm in its blocks")
-    if spec.shaped_attention:
-        raise ValueError(
-            f"fold_layernorm: {spec.label} has shaped attention, whose values are the normalized "
-            "stream itself, so no weight can take gain and bias in; train such a network again"
-        )
-    refuse_convolution(
-        "fold_layernorm",
-        spec,
-        "which reads zeros before the first token, where LayerNorm's bias "
-        "is not; keep LayerNorm, or change it before adding the convolution",
-    )
+    refuse_parts("fold_layernorm", spec)
 
     def change(weights: Weights) -> None:
         for layer in range(spec.num_layers):

@@ -101,12 +101,6 @@ def feed_forward_output(weights: Weights, layer: int) -> str | None:
     return next(paths, None)
 
 
-def refuse_convolution(where: str, spec: ArchitectureSpec, reason: str) -> None:
-    """Refuses a step that a network with a convolution cannot take."""
-    if spec.convolution != "none":
-        raise ValueError(f"{where}: {spec.label} has a convolution, {reason}")
-
-
 def untie(weights: Weights) -> None:
     """Makes the head a matrix of its own, if it is tied."""
     weights.tensors.setdefault("lm_head.weight", weights.tensors["transformer.wte.weight"].clone())
@@ -172,7 +166,7 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
     """A new network; device, dtype, mode and generation settings are those of `like`."""
     with torch.random.fork_rng(devices=[]):  # the weights of the start are replaced
         network = AeroForCausalLM(config)
-    without_convolutions(network)
+    start_additions_neutral(network)
     nn.Module.to(network, like.device, like.dtype)
     nn.Module.eval(network)
     tensors = dict(weights.tensors)
@@ -202,8 +196,8 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
     return network
 
 
-def without_convolutions(network: AeroForCausalLM) -> None:
-    """Lets the convolutions of a new network change nothing; a network from scratch has others."""
+def start_additions_neutral(network: AeroForCausalLM) -> None:
+    """Lets the parts that a step adds change nothing; a network from scratch starts otherwise."""
     for block in network.transformer.blocks():
         if block.convolution is not None:
             block.convolution.reset_parameters()
