@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import matplotlib as mpl
 from answers import TABLES
@@ -92,6 +94,48 @@ def front() -> Figure:
     return figure
 
 
+CROSSING = ("SM+FN+R", "SM+ScFuFFN", "SM+LN+G+S4", "SM+FN+R+S4", "SM+ScFuFFN+S4")
+
+
+def crossover() -> Figure:
+    """How far networks lie above GPT-2's kind, by the tokens that they were trained on."""
+    figure, axes = _panel(3.4)
+    found = [target("crossover_mini", name) for name in ("crossover", "crossover_convolution")]
+    ticks = _gaps(axes, [row for each in found for row in each["rows"]], "-")
+    ticks |= _gaps(axes, target("hundred_million_mini", "hundred_million")["rows"], "--")
+    axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(ticks), [f"{each:.3g}" for each in sorted(ticks)])
+    axes.minorticks_off()
+    axes.set(xlabel="million tokens of training", ylabel="perplexity above SM+LN+G, %")
+    handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
+    return figure
+
+
+def _gaps(axes: Axes, rows: list[Mapping[str, Any]], style: str) -> set[float]:
+    """Draws a line for each network through means, with seeds as points; returns the lengths."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        tokens, perplexity = (row["statistics"][name] for name in ("tokens", "perplexity"))
+        if perplexity:
+            of_label = found.setdefault(row["label"], {})
+            of_label[round(tokens["mean"] / 1e6, 1)] = perplexity["values"]
+    baseline = {at: statistics.mean(values) for at, values in found.pop("SM+LN+G").items()}
+    for label, by_length in sorted(found.items()):
+        gaps = {
+            at: [100 * (value / baseline[at] - 1) for value in values]
+            for at, values in sorted(by_length.items())
+            if at in baseline
+        }
+        colour = NETWORK_COLORS[CROSSING.index(label)]
+        axes.plot([*gaps], [statistics.mean(gap) for gap in gaps.values()], style, color=colour,
+                  label=f"{label}, 1 head" if label != "SM+FN+R" else label)  # fmt: skip
+        for at, values in gaps.items():
+            axes.plot([at] * len(values), values, "o", ms=2.5, color=colour)
+    return set(baseline)
+
+
 def verdicts() -> Figure:
     """How many of the paper's claims hold in three kinds of networks."""
     figure, axes = _panel(1.7)
@@ -174,6 +218,7 @@ CHARTS: Mapping[str, tuple[str, Callable[[], Figure]]] = {
     "results/saving": ("Times fewer bytes than GPT-2, by context and protocol", saving),
     "results/five_networks": ("Perplexity against gigabytes of the demo's networks", five_networks),
     "results/front": ("Perplexity against gigabytes after two lengths of training", front),
+    "results/crossover": ("How far networks lie above GPT-2's kind, by tokens", crossover),
     "results/verdicts": ("How many of the paper's claims hold", verdicts),
     "results/retraining": ("Perplexity from a baseline and from scratch", retraining),
     "explanation/start/changes": ("What each change of the start does", start),

@@ -34,7 +34,7 @@ def test_a_whole_network_sends_what_is_predicted(row: dict[str, Any]) -> None:
         ]  # fmt: skip
         for piece, sent in passed["bytes"].items():
             if settings.protocol == "cheetah":  # which makes transfers and triples in advance
-                assert sent == pytest.approx(costs[piece].comm_bytes, rel=0.02)
+                assert sent == pytest.approx(costs[piece].comm_bytes, rel=0.03)
             else:
                 assert abs(sent - costs[piece].comm_bytes) <= 128, (number, piece)
         whole = sum(costs[piece].comm_bytes for piece in passed["bytes"])
