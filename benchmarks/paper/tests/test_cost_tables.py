@@ -136,11 +136,14 @@ def test_secret_factors_would_add_what_the_printed_rows_do_not_have(found: CostT
         for name in ("temperatures", "alpha and beta")
     )
     assert temperature.paper == factors.paper == 0  # printed rows repeat to the last digit
-    # 12 heads of 64 channels are as many products as a row's 768.
-    products = ("product", "truncation")
-    each = sum(operation_cost(name, 128 * 768).comm_bytes for name in products)
-    assert temperature.ours == pytest.approx(12 * each / 1e9, rel=1e-3)
-    assert factors.ours == pytest.approx(2 * temperature.ours, rel=1e-3)
+    # 12 heads of 64 channels are as many products as a row's 768. The scale is then truncated in
+    # the temperatures, 12 a row, in place of the scores' factors.
+    product = operation_cost("product", 128 * 768).comm_bytes
+    of_temperatures, of_rows = (
+        operation_cost("truncation", 128 * width).comm_bytes for width in (12, 768)
+    )
+    assert temperature.ours == pytest.approx(12 * (product + of_temperatures) / 1e9, rel=1e-6)
+    assert factors.ours == pytest.approx(24 * (product + of_rows) / 1e9, rel=1e-3)
 
 
 def test_a_row_has_no_difference_where_the_paper_says_nothing() -> None:
