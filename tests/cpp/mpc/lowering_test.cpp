@@ -201,7 +201,8 @@ TEST(Lowering, LastLayerOfOneRowHasAllRowsWhereTheirMeanIsRead) {
       if (operation.kind == Kind::kQk) shapes.push_back(shape_text(operation.shape));
     return shapes;
   };
-  EXPECT_EQ(scores(network::PoolKind::kMean), (std::vector<std::string>{"2 x 32x16x32", "2 x 32x16x32"}));
+  EXPECT_EQ(scores(network::PoolKind::kMean),
+            (std::vector<std::string>{"2 x 32x16x32", "2 x 32x16x32"}));
   for (const auto one : {network::PoolKind::kFirst, network::PoolKind::kLast})
     EXPECT_EQ(scores(one), (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
 }
