@@ -15,7 +15,7 @@ MAY_CHANGE = {
     "models": {"AeroCausalLMOutput", "AeroConfig", "AeroModelOutput"},
     "mpc": {"_Network"},
     "network": {"Step"},
-    "private": {"ClientInLine", "Conversation", "Direction", "Generated", "Stranger"},
+    "private": {"ClientInLine", "Conversation", "Direction", "Generated", "SideBySide", "Stranger"},
     "train": {"CorpusScan"},
 }
 
