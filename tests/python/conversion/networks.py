@@ -184,3 +184,13 @@ def logits_of(model, ids):
 
 def relative_difference(actual, expected):
     return ((actual - expected).norm() / expected.norm()).item()
+
+
+def far_from_its_start(label, **overrides):
+    """A tiny network whose weights are far from their start, as a trained one's are."""
+    torch.manual_seed(1)
+    model = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **overrides))
+    for name, parameter in model.named_parameters():
+        mean = 1.0 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else 0.0
+        torch.nn.init.normal_(parameter, mean, 0.2)
+    return model.eval()

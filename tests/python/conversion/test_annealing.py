@@ -16,6 +16,7 @@ from aero.nn.annealed_modules import annealing_progress, set_annealing_progress
 from aero.train import AnnealingCallback
 
 from .networks import aero_network
+from .networks import far_from_its_start as network
 
 PYTHIA = {
     "family": "pythia",
@@ -36,16 +37,6 @@ TARGETS = [
     "EReg(SM(t)+FN+ScFuFFN)",
     "SM+ScFuFFN_i2",
 ]
-
-
-def network(label, **overrides):
-    """A network whose weights are far from their start, as a trained one's are."""
-    torch.manual_seed(1)
-    model = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **overrides))
-    for name, parameter in model.named_parameters():
-        mean = 1.0 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else 0.0
-        torch.nn.init.normal_(parameter, mean, 0.2)
-    return model.eval()
 
 
 def tokens():

@@ -9,19 +9,14 @@ from aero import mpc
 from aero.conversion.selecting import GatedPrice, selected, with_gates
 from aero.models import AeroConfig, AeroForCausalLM
 
+from .networks import far_from_its_start
+
 ALL = ["heads", "ffns", "activation"]
 LABELS = ["SM+LN+G", "SM+LN+R", "SM+FN+R", "SM+R+S2", "SM+LN+G+D2", "SM+LN+G+C2"]
 
 
 def network(label="SM+LN+G", **overrides):
-    """A network whose weights are far from their start, as a trained one's are."""
-    torch.manual_seed(1)
-    sizes = {"num_heads": 4, "num_layers": 3, **overrides}
-    model = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **sizes))
-    for name, parameter in model.named_parameters():
-        mean = 1.0 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else 0.0
-        torch.nn.init.normal_(parameter, mean, 0.2)
-    return model.eval()
+    return far_from_its_start(label, **{"num_heads": 4, "num_layers": 3, **overrides})
 
 
 def tokens():
