@@ -39,6 +39,7 @@ from aero.train.data.windows import TrainingWindows, validation_windows  # noqa:
 from aero.train.one_run import build_model, open_folder  # noqa: E402
 from aero.train.runs.perplexity import measure_loss, norm_gap  # noqa: E402
 from aero.train.runs.recorder import RunRecorder  # noqa: E402
+from aero.train.runs.run_folder import RunFolder  # noqa: E402
 from aero.train.runs.run_results import write_evaluation  # noqa: E402
 from benchmarks.paper.cells import Cell, TargetPlan, plan_target, unique_cells  # noqa: E402
 
@@ -325,13 +326,14 @@ def by_row(plan: TargetPlan, output: Path) -> str:
     return "\n".join(lines)
 
 
-def pack(cells: Sequence[Cell], archive: Path, output: Path) -> None:
+def pack(archive: Path, output: Path) -> None:
     """Writes runs/TARGET/cells: the folders of runs that ended, without checkpoints and weights."""
     written = archive.with_name(f"{archive.name}.writing")
     with tarfile.open(written, "w:xz") as file:
-        for cell in cells:
-            folder = cell.folder(output).path
-            for path in sorted(folder.rglob("*")) if cell.is_done(output) else ():
+        for run in sorted((output / "cells").glob("*/*/run.json")):
+            if RunFolder(run.parent).info().status not in ("finished", "diverged"):
+                continue
+            for path in sorted(run.parent.rglob("*")):
                 if path.is_file() and (path.suffix in KEPT or path.name == "SHA256SUMS"):
                     file.add(path, path.relative_to(output.parents[1]).as_posix())
     written.replace(archive)
@@ -370,7 +372,7 @@ def main() -> int:
                 found = train(batch, texts, output, end)
                 torch.cuda.empty_cache()
                 if chosen.archive:
-                    pack(unique_cells(plans), chosen.archive, output)
+                    pack(chosen.archive, output)
             pace = found or pace
             in_time = in_time and found is not None
     for plan in plans:

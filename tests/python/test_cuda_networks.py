@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from aero.report import read_run
 from aero.train.data.prepared_data import prepare_data
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.run_folder import RunFolder
 from aero.train.training import train_runs
 from benchmarks.paper.cells import Cell
 
@@ -108,5 +111,15 @@ def test_a_run_by_captured_steps_has_the_losses_of_aero_train(
                 assert other[name] == pytest.approx(one[name], rel=1e-3), name
     assert cell.perplexity(here) == pytest.approx(cell.perplexity(there), rel=1e-3)
     archive = tmp_path / "archive.tar.xz"
-    networks.pack([cell], archive, here)
+    networks.pack(archive, here)
     assert 1_000 < archive.stat().st_size < 100_000
+    # Runs of other targets, from an earlier call, stay; what did not end is left out.
+    folder = cell.folder(here).path
+    shutil.copytree(folder, folder.with_name("of-another-target"))
+    unended = shutil.copytree(folder, folder.with_name("unended"))
+    RunFolder(unended).update(status="running")
+    networks.pack(archive, here)
+    with tarfile.open(archive) as file:
+        assert {Path(name).parent.name for name in file.getnames()} == {
+            folder.name, "of-another-target",
+        }  # fmt: skip
