@@ -327,7 +327,8 @@ struct BackwardHeadPass : Shape {
 
   template <class Lane>
   AERO_DEVICE static void store(const Params& p, Lane& lane, const Head<int>& head, int first,
-                                const Warp& warp) {
+                                Warp& warp) {
+    if (!p.dout) clear(warp.dv);
     const auto dk = Memory::first_staying(), dv = Memory::second_staying();
     store_sums<Element>(lane, dk, warp.in_tile, warp.dk);
     store_sums<Element>(lane, dv, warp.in_tile, warp.dv);

@@ -75,6 +75,10 @@ struct BackwardQueryPass : Shape {
   }
 
  private:
+  /// Gradients of scores are scaled before they become float16, which has few exponents; else dQ
+  /// is, once.
+  static constexpr bool kScaleFirst = Element::kDataType == DataType::kFloat16;
+
   /// A warp's values of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, group, member;
@@ -129,7 +133,7 @@ struct BackwardQueryPass : Shape {
         const ScoreGradient of(lane, scores[r][block][n], dscores[r][block][n], weights[r][half],
                                gradients[r][half]);
         dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
-        dscores[r][block][n] = of.dscore;
+        dscores[r][block][n] = kScaleFirst ? of.dscore * gradients[r][half].scale : of.dscore;
       }
       add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
     }
@@ -140,7 +144,7 @@ struct BackwardQueryPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         AERO_UNROLL
-        for (int block = 0; block < Shape::kWidth / 8; ++block) {
+        for (int block = 0; !kScaleFirst && block < Shape::kWidth / 8; ++block) {
           dq[r][block][2 * half] *= gradients[r][half].scale;
           dq[r][block][2 * half + 1] *= gradients[r][half].scale;
         }
@@ -258,7 +262,8 @@ struct BackwardKeyPass : Shape {
 
   template <class Lane>
   AERO_DEVICE static void store(const Params& p, Lane& lane, const Head<int64_t>& head, int first,
-                                int in_tile, int part, const Warp& warp) {
+                                int in_tile, int part, Warp& warp) {
+    if (!p.dout) clear(warp.dv);  // a weight that is NaN times no gradient is none
     const Part dk{0}, dv{kStaying * kRowBytes / kParts};
     store_sums<Element>(lane, dk, in_tile, warp.dk);
     store_sums<Element>(lane, dv, in_tile, warp.dv);

@@ -182,6 +182,13 @@ TEST(CudaAttentionHeads, OfATemperatureOfZeroAreNotANumberInItsRowAlone) {
   }
 }
 
+TEST(CudaAttentionHeads, WithoutAGradientOfOutThereIsNoneOfValues) {
+  AttentionProblem p({.type = DataType::kBFloat16, .queries = 40, .keys = 140, .has_dout = false});
+  p.temperature.set(0, 1, 7, 0, 0);
+  run_heads(p, 1);
+  p.dv.for_each([&](auto... at) { EXPECT_EQ(p.dv.get(at...), 0); });
+}
+
 TEST(CudaAttentionHeads, BearHugeGradientsOfEntropyAtHiddenKeys) {
   for (const MaskKind mask : {MaskKind::kNone, MaskKind::kFull, MaskKind::kEmptyRows}) {
     AttentionProblem p({.type = DataType::kBFloat16, .queries = 40, .keys = 140, .mask = mask});

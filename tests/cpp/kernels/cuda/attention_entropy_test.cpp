@@ -288,6 +288,38 @@ TEST(CudaAttentionEntropy, OfATemperatureOfZeroIsNotANumberInItsRowAlone) {
   }
 }
 
+TEST(CudaAttentionEntropy, WithoutAGradientOfOutThereIsNoneOfValues) {
+  AttentionProblem p({.queries = 20, .keys = 20, .has_dout = false});
+  p.temperature.set(0, 1, 7, 0, 0);
+  run_emulated(p.forward_params());
+  run_emulated(p.backward_params());
+  p.dv.for_each([&](auto... at) { EXPECT_EQ(p.dv.get(at...), 0); });
+}
+
+// dS is 81,920 here, beyond float16; dQ is 14,482.
+TEST(CudaAttentionEntropy, GradientsOfScoresAreScaledBeforeTheyBecomeFloat16) {
+  AttentionProblem p({.type = DataType::kFloat16,
+                      .heads = 1,
+                      .key_heads = 1,
+                      .queries = 1,
+                      .keys = 2,
+                      .head_dim = 128,
+                      .is_causal = false,
+                      .temperature = TemperatureKind::kNone,
+                      .has_dentropy = false,
+                      .has_dlogsumexp = false});
+  p.q.fill(0), p.k.fill(0), p.dout.fill(160);
+  for (const int64_t key : {0, 1}) {
+    const double sign = key == 0 ? 1 : -1;
+    p.k.set(0, 0, key, 0, sign);
+    for (int64_t d = 0; d < 128; ++d) p.v.set(0, 0, key, d, 8 * sign);
+  }
+  run_emulated(p.forward_params());
+  run_emulated(p.backward_params());
+  EXPECT_NEAR(p.dq.get(0, 0, 0, 0), 2 * 81'920 / std::sqrt(128.0), 15);
+  for (int64_t d = 1; d < 128; ++d) EXPECT_EQ(p.dq.get(0, 0, 0, d), 0);
+}
+
 TEST(CudaAttentionEntropy, TouchesNothingBesideItsTensors) {
   for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
     const ScopedPlacement scope(placement);
