@@ -99,9 +99,9 @@ struct ForwardPass : Shape {
   }
 
   /// A maximum need not be that of the scores seen: weights up to 2^8 lose no digits in sums. In 16
-  /// bits the heaviest is then rounded as the others are, where it would be exactly 1. So most tiles
-  /// look for a score this far above it, in each lane for itself, and neither exchange maxima nor
-  /// rescale sums.
+  /// bits the heaviest is then rounded as the others are, where it would be exactly 1. So most
+  /// tiles look for a score this far above it, in each lane for itself, and neither exchange maxima
+  /// nor rescale sums.
   static constexpr float kTolerated = 8;
   /// Up to this size of a maximum a score is not rounded before it is subtracted. In float32 the
   /// digits that a large maximum would cost are more than those that its weights are rounded to.

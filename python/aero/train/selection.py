@@ -31,21 +31,29 @@ def price_of_parts(run: PlannedRun) -> GatedPrice:
     Raises:
         TrainingError: the network cannot have these gates, or there is no such stack.
     """
-    section = run.recipe.selection
-    reason = gate_obstacle(run.spec, gated_parts(run))
-    if reason is not None:
-        raise TrainingError(
-            f"train: selection.parts {section.parts} need {reason}, got {run.label}; name other "
-            "parts or another label"
-        )
+    _check_parts(run)
     try:
-        return GatedPrice(run.spec, gated_parts(run), section.stack)
+        return GatedPrice(run.spec, gated_parts(run), run.recipe.selection.stack)
     except ValueError as error:
         raise TrainingError(f"train: selection.stack: {error}") from error
 
 
+def _check_parts(run: PlannedRun) -> None:
+    reason = gate_obstacle(run.spec, gated_parts(run))
+    if reason is not None:
+        raise TrainingError(
+            f"train: selection.parts {run.recipe.selection.parts} need {reason}, got {run.label}; "
+            "name other parts or another label"
+        )
+
+
 def with_gates_of(run: PlannedRun, model: AeroForCausalLM) -> AeroForCausalLM:
-    """The run's network with its gates."""
+    """The run's network with its gates.
+
+    Raises:
+        TrainingError: the network cannot have these gates, or it is annealed.
+    """
+    _check_parts(run)
     if model.config.annealed_from is not None:
         raise TrainingError(
             f"train: selection and annealing: {run.name} can have one of both; set "
@@ -111,10 +119,27 @@ class BytePenalty(TrainerCallback):
     ) -> None:
         self._price, self._gates, self._weight = price, gates.by_name(), weight
         self._fractions = start_fraction, end_fraction
+        self._learns = True
 
     def loss(self) -> Tensor:
-        """The term of the loss, 0-D, nats per token."""
-        return self._weight * self._price.share(self._gates)
+        """The term of the loss, 0-D, nats per token.
+
+        It has no gradient in a step in which the gates do not learn: that would be clipped together
+        with the network's.
+        """
+        share = self._price.share(self._gates)
+        return self._weight * (share if self._learns else share.detach())
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
+        """Sees whether the gates learn in this step."""
+        begin, end = (fraction * state.max_steps for fraction in self._fractions)
+        self._learns = begin < state.global_step + 1 <= end
 
     def on_pre_optimizer_step(
         self,
@@ -124,8 +149,7 @@ class BytePenalty(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Leaves the gates out of a step in which they do not learn."""
-        begin, end = (fraction * state.max_steps for fraction in self._fractions)
-        if not begin < state.global_step + 1 <= end:
+        if not self._learns:
             for gate in self._gates.values():
                 gate.grad = None
 

@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import TrainerControl, TrainerState
 from typer.testing import CliRunner
 
 from aero import cli, mpc
 from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.report.runs import read_run
+from aero.train.one_run import build_model
 from aero.train.recipes.recipe import Recipe, SelectionSection
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.runs.planning import plan_runs
+from aero.train.selection import selection_hooks
 from aero.train.training import train_runs
 
 from .conftest import assert_same_ending, metrics, plan_one, stopped_at, tiny_settings
@@ -172,3 +175,27 @@ def test_the_largest_head_stays_where_all_gates_fall(recipe):
     state = TrainerState(global_step=9, max_steps=20)
     penalty.on_optimizer_step(None, state, TrainerControl())
     assert gates.heads.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_a_window_without_a_step_is_refused(recipe):
+    with pytest.raises(TrainingError, match="a step between"):
+        replace(recipe, selection=replace(recipe.selection, start_fraction=0.4, end_fraction=0.41))
+
+
+def test_gates_that_a_network_cannot_have_are_one_line_before_it_is_built(recipe, tmp_path):
+    planned = plan_one(recipe, "SM+ScFuFFN", tmp_path)
+    with pytest.raises(TrainingError, match=r"selection\.parts"):
+        build_model(planned)
+
+
+def test_the_price_has_no_gradient_in_steps_in_which_gates_do_not_learn(recipe, tmp_path):
+    planned = plan_one(recipe, LABEL, tmp_path)
+    model = build_model(planned)
+    penalty = selection_hooks(planned, model, [])["callbacks"][0]
+    state, control = TrainerState(), TrainerControl()
+    state.max_steps = 10
+    begin, end = recipe.selection.start_fraction, recipe.selection.end_fraction
+    for step in range(10):
+        state.global_step = step
+        penalty.on_step_begin(None, state, control)
+        assert penalty.loss().requires_grad is (10 * begin < step + 1 <= 10 * end)

@@ -44,6 +44,7 @@ def sliced_request(
         asked = _with_limit(settings, request.largest_product)
         _check_count(description, asked)
         chosen = in_slices(description, asked, rows, parties=1, most=most)
+        _check_count(description, chosen)
         check_memory(description, chosen, rows, parties=1, most=most)
     except ValueError as error:
         raise PartyError(str(error).removeprefix("private: ")) from error

@@ -109,6 +109,12 @@ class Recipe:
                     f"train: {title}.start_fraction must be < {title}.end_fraction = "
                     f"{way.end_fraction:g}, got {way.start_fraction:g}"
                 )
+        begin, end = self.selection.start_fraction, self.selection.end_fraction
+        if self.selection.byte_weight and int(end * self.steps) <= int(begin * self.steps):
+            raise TrainingError(
+                "train: selection.start_fraction and selection.end_fraction must have a step "
+                f"between them, got {begin:g} and {end:g} of {self.steps} steps"
+            )
         context = self.model.context_length
         for name in ("tokens", "final_tokens"):
             tokens = getattr(self.evaluation, name)
