@@ -48,6 +48,21 @@ def test_damage_to_any_file_is_one_line_that_names_it(damage, finished):
         file.write_bytes(whole)
 
 
+def test_a_run_that_another_process_goes_on_with_while_it_is_read_is_not_damaged(
+    finished, monkeypatch
+):
+    check = RunFolder.require_whole
+
+    def after_another_process(folder, name):
+        monkeypatch.setattr(RunFolder, "require_whole", check)
+        text = (finished / "run.json").read_text()
+        (finished / "run.json").write_text(text.replace('"finished"', '"running"'))
+        check(folder, name)
+
+    monkeypatch.setattr(RunFolder, "require_whole", after_another_process)
+    assert RunFolder(finished).info().status == "running"
+
+
 def test_the_command_ends_with_one_where_anything_is_damaged(finished, whole_runs):
     whole = whole_runs("SM+FN+R").path
     done = verify(whole, finished.parents[1])

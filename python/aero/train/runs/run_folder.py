@@ -100,8 +100,16 @@ class RunFolder:
             )
         with _damage_told():
             info = read_record(self.path / "run.json", RunInfo)
-        if info.status != "running":
+        if info.status == "running":
+            return info
+        try:
             self.require_whole("run.json")
+        except TrainingError:
+            with _damage_told():
+                now = read_record(self.path / "run.json", RunInfo)
+            if now == info:
+                raise
+            return self.info()  # another process has resumed or ended it since
         return info
 
     def update(self, **changes: Any) -> None:
