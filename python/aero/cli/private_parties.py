@@ -265,7 +265,7 @@ def ask(
             if isinstance(event, Place):
                 note(f"the server is busy: place {event.place}")
             elif isinstance(event, Sliced):
-                note(f"the server computes products of at most {event.largest_product:,} weights")
+                note(f"products of at most {event.largest_product:,} weights at a time, for memory")
             elif isinstance(event, Unpadded):
                 note(f"not padded: {event.reason}")
             collect(found, event, progress)

@@ -93,7 +93,7 @@ class Unpadded(_Event):
 
 
 class Sliced(_Event):
-    """The server computes products of at most so many weights in one piece, fewer than asked."""
+    """Memory allows products of at most so many weights in one piece, fewer than were given."""
 
     largest_product: int
 

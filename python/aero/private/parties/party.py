@@ -179,6 +179,7 @@ async def _ask(
     job: PartyJob, worker: Worker, on_event: Callable[[Event], None], reads: Reads | None
 ) -> None:
     description = read_description(job.folder)
+    given = job.settings
     job = await asyncio.to_thread(_in_slices, job, description)
     asked = {"prompt_length": len(job.tokens or ()), "new_tokens": job.new_tokens}
     asked["largest_product"] = job.settings.largest_product
@@ -191,7 +192,7 @@ async def _ask(
     failure: PartyError | None = PartyError("stopped")
     try:
         answered = await _wait_for_slices(own, channels[0], job, description)
-        if answered.settings != job.settings:
+        if answered.settings != given:
             on_event(Sliced(answered.settings.largest_product))
         job = answered
         request = Request(request.prompt_length, request.new_tokens, job.settings.largest_product)

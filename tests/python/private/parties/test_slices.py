@@ -49,9 +49,13 @@ def test_a_server_slices_by_its_memory_and_both_compute_them(serving: Any, expor
 def test_a_client_slices_by_its_memory_and_the_server_follows(serving: Any, export: Path) -> None:
     server = serving(settings=CHEAP)
     events = server.ask(settings=CHEAP, memory_bytes=tight(export))
-    assert not [one for one in events if one["event"] == "sliced"]  # it knows them before
+    [told] = [one["largest_product"] for one in events if one["event"] == "sliced"]
     [limit, other] = server.limits()
-    assert 0 < limit == other < TABLE
+    assert 0 < limit == other == told < TABLE
+    # Who gave these slices knows them.
+    given = dataclasses.replace(CHEAP, largest_product=told)
+    events = server.ask(settings=given, memory_bytes=tight(export))
+    assert not [one for one in events if one["event"] == "sliced"]
 
 
 def test_the_smaller_of_both_settings_counts(serving: Any) -> None:
