@@ -88,7 +88,7 @@ def test_info_prints_build_and_machine():
 
     result = invoke("info")
     assert result.exit_code == 0
-    for part in ("aero", "TORCH_TARGET_VERSION", "2.11", torch.__version__, "threads", "cuda"):
+    for part in ("aero", "TORCH_TARGET_VERSION", "2.11", torch.__version__, " thread", "cuda"):
         assert part in result.stdout
     facts = json.loads(invoke("info", "--json").stdout)
     assert facts["torch"] == torch.__version__ and facts["cpu isa"]
