@@ -46,7 +46,7 @@ class Lowering {
       folds_ = folding_norms(segment);
       for (std::int64_t i = 0; i < std::max<std::int64_t>(segment.layers, 1); ++i) {
         layer_ = segment.layers > 0 ? next_layer++ : kOutsideLayers;
-        one_row_ = rows_to_compute(segment, layer_ == layers - 1);
+        rows_read_ = rows_to_compute(segment, layer_ == layers - 1);
         for (index_ = 0; index_ < segment.operations.size(); ++index_)
           lower(segment.operations[index_]);
       }
@@ -56,16 +56,16 @@ class Lowering {
   }
 
  private:
-  Flags rows_to_compute(const Segment& segment, bool is_last_layer) const {
+  std::vector<std::int64_t> rows_to_compute(const Segment& segment, bool is_last_layer) const {
     const bool is_head = &segment == &network_.segments.back();
-    const bool one = is_head ? stack_.last_token_head : is_last_layer && stack_.last_layer_one_row;
-    if (!one) return Flags(segment.operations.size(), false);
-    return one_row_operations(network_, segment);
+    const bool few = is_head ? stack_.last_token_head : is_last_layer && stack_.last_layer_one_row;
+    if (!few) return std::vector<std::int64_t>(segment.operations.size(), kAllRows);
+    return rows_read(network_, segment);
   }
 
   void lower(const network::Operation& operation) {
-    const bool is_one = one_row_[index_] || operation.inputs.empty();
-    rows_ = is_one ? 1 : sizes_.rows(operation.inputs[0]);
+    rows_ = operation.inputs.empty() ? 1 : sizes_.rows(operation.inputs[0]);
+    if (rows_read_[index_] != kAllRows) rows_ = std::min(rows_, rows_read_[index_]);
     Inputs made = std::visit(
         [&](const auto& primitive) { return become(operation, primitive, inputs_of(operation)); },
         operation.primitive);
@@ -316,7 +316,8 @@ class Lowering {
   OperationGraph graph_;
   std::vector<Inputs> sources_;  // of each value: the operations that must be finished
   ValueSizes sizes_;
-  Flags folds_, one_row_;  // of the segment
+  Flags folds_;                          // of the segment's operations
+  std::vector<std::int64_t> rows_read_;  // likewise
   std::int64_t layer_ = kOutsideLayers;
   std::size_t index_ = 0;  // in the segment
   std::int64_t rows_ = 0;  // of one sequence, of the operation

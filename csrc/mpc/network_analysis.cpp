@@ -21,13 +21,26 @@ bool moves_tokens(const network::Operation& operation) {
   return is<network::Shift>(operation) || is<network::Unfold>(operation);
 }
 
-// Whether an operation needs all rows of an input to make one row: keys, values, earlier tokens.
-bool needs_all_rows(const network::Operation& operation, std::size_t input) {
+// Rows of a value, a union of these.
+enum Rows : std::uint8_t { kNone = 0, kFirst = 1, kLast = 2, kAll = 4 };
+using RowsOfValues = std::vector<std::uint8_t>;
+
+// The rows of an input that an operation needs for the rows `made`: keys, values and moved tokens
+// are read from other rows than the result's.
+std::uint8_t rows_needed(const network::Operation& operation, std::size_t input,
+                         std::uint8_t made) {
   const bool attends = is<network::Scores>(operation) || is<network::WeightedSum>(operation);
+  if ((attends && input == 1) || moves_tokens(operation) || is<network::Rearrange>(operation))
+    return kAll;
   const auto* pool = std::get_if<network::Pool>(&operation.primitive);
-  const bool is_mean = pool != nullptr && pool->kind == network::PoolKind::kMean;
-  return (attends && input == 1) || moves_tokens(operation) || is_mean ||
-         is<network::Rearrange>(operation);
+  if (pool == nullptr) return made;
+  if (pool->kind == network::PoolKind::kMean) return kAll;
+  return pool->kind == network::PoolKind::kFirst ? kFirst : kLast;
+}
+
+std::int64_t count_of(std::uint8_t rows) {
+  if ((rows & kAll) != 0) return kAllRows;
+  return rows == (kFirst | kLast) ? 2 : 1;
 }
 
 bool is_diagonal(const network::Operation& operation) {
@@ -50,42 +63,37 @@ bool readers_take_factors(const std::vector<network::Operation>& operations, std
   return true;
 }
 
-// What is read of each value after a point of the network.
-struct Reads {
-  Flags used;
-  Flags all_rows;
-};
-
-// Goes back over a segment, from what is read after it to what is read before it, and returns the
-// operations of which one row alone is used.
-Flags go_back(const Segment& segment, Reads& reads) {
-  Flags one_row(segment.operations.size(), false);
+// Goes back over a segment, from the rows that are read of each value after it to those before it,
+// and returns those of its operations.
+RowsOfValues go_back(const Segment& segment, RowsOfValues& reads, std::uint8_t unread) {
+  RowsOfValues made(segment.operations.size(), kAll);
   for (std::size_t i = segment.operations.size(); i-- > 0;) {
     const network::Operation& operation = segment.operations[i];
-    if (!reads.used[operation.output]) continue;
-    const bool all = reads.all_rows[operation.output];
-    one_row[i] = !all;
-    // An earlier value of that name.
-    reads.used[operation.output] = reads.all_rows[operation.output] = false;
-    for (std::size_t input = 0; input < operation.inputs.size(); ++input) {
-      const Value value = operation.inputs[input];
-      reads.used[value] = true;
-      if (all || needs_all_rows(operation, input)) reads.all_rows[value] = true;
-    }
+    std::uint8_t& rows = reads[operation.output];
+    if (rows == kNone) rows = unread;
+    if (rows == kNone) continue;
+    made[i] = rows;
+    rows = kNone;  // an earlier value of that name
+    for (std::size_t input = 0; input < operation.inputs.size(); ++input)
+      reads[operation.inputs[input]] |= rows_needed(operation, input, made[i]);
   }
-  return one_row;
+  return made;
 }
 
 }  // namespace
 
-Flags one_row_operations(const Network& network, const Segment& segment) {
-  Reads reads{Flags(network.values.size(), false), Flags(network.values.size(), false)};
-  reads.used[network.segments.back().operations.back().output] = true;
+std::vector<std::int64_t> rows_read(const Network& network, const Segment& segment) {
+  RowsOfValues reads(network.values.size(), kNone);
+  reads[network.segments.back().operations.back().output] = kLast;
+  std::vector<std::int64_t> counts(segment.operations.size(), kAllRows);
   for (std::size_t i = network.segments.size(); i-- > 0;) {
-    const Flags one_row = go_back(network.segments[i], reads);
-    if (&network.segments[i] == &segment) return one_row;
+    const bool is_head = i + 1 == network.segments.size();
+    const RowsOfValues made = go_back(network.segments[i], reads, is_head ? kAll : kNone);
+    if (&network.segments[i] != &segment) continue;
+    std::transform(made.begin(), made.end(), counts.begin(), count_of);
+    return counts;
   }
-  return Flags(segment.operations.size(), false);
+  return counts;
 }
 
 Flags folding_norms(const Segment& segment) {

@@ -12,10 +12,13 @@ namespace aero::mpc {
 // Of each operation of a segment.
 using Flags = std::vector<bool>;
 
-// The operations of a segment, in its last layer, of which one row alone is used where one row of
-// the network's result is: the last one, or the one that a head reads. None where a head reads the
-// mean of all rows.
-Flags one_row_operations(const network::Network& network, const network::Segment& segment);
+// How many rows of each operation of a segment, in its last layer, the network's outputs read where
+// the last row alone of its logits is used; kAllRows where they read all. A head that classifies
+// reads one, the first or the last; one that reads a mean reads all. Outputs are the values of the
+// last segment that nothing reads.
+inline constexpr std::int64_t kAllRows = -1;
+std::vector<std::int64_t> rows_read(const network::Network& network,
+                                    const network::Segment& segment);
 
 // The diagonal norms that are factors of the next weights' rows: only products with weights read
 // them.

@@ -109,7 +109,7 @@ _OPTIMIZATIONS = (
     Optimization(
         "last_layer_one_row",
         {"last_layer_one_row": True},
-        "the last layer computes one query row, its FFN one position",
+        "the last layer computes only the positions that outputs read: the last",
         _NEXT_TOKEN_ONLY,
         "no, in generation; there are no logits of earlier positions",
         "any stack: a change of the model's program",

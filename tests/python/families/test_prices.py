@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aero import mpc
+from aero.families.configurations import described
 
 from .configurations import CONFIGURATIONS, configuration, model_of
 
@@ -110,11 +111,65 @@ def test_a_half_of_an_encoder_and_a_decoder_is_priced_without_the_other() -> Non
         mpc.simulate({**weighted, "architectures": ["WhisperForAudioClassification"]})
 
 
+def test_a_last_layer_computes_the_row_of_every_output_that_is_read() -> None:
+    def rows(name: str, **settings: Any) -> dict[str, int]:
+        config = {**configuration("bert").to_dict(), "architectures": [name]}
+        report = mpc.simulate(config, last_layer_one_row=True, **settings)
+        shapes = {one.name: one.shape for one in report.operations if one.layer == 2}
+        # "rows x in x out" of products with weights, behind their head in those of attention.
+        return {
+            part: int(shapes[part].split(" x ")[-1].split("x")[0])
+            for part in ("queries, keys, values", "scores", "projection", "FFN, in", "FFN, out")
+        }
+
+    def expected(read: int) -> dict[str, int]:
+        parts = dict.fromkeys(("scores", "projection", "FFN, in", "FFN, out"), read)
+        return {**parts, "queries, keys, values": 32}
+
+    assert rows("BertForMaskedLM") == expected(1)
+    assert rows("BertForSequenceClassification") == expected(1)
+    # The first token's for the next sentence, the last token's for the masked word.
+    assert rows("BertForPreTraining") == expected(2)
+    assert rows("BertForPreTraining", context_length=1)["FFN, in"] == 1
+
+
+def test_a_second_row_of_the_last_layer_costs_what_its_operations_cost() -> None:
+    def layer(name: str, one_row: bool) -> mpc.CostReport:
+        config = {**configuration("bert").to_dict(), "architectures": [name]}
+        return mpc.simulate(config, stack="spu-semi2k", last_layer_one_row=one_row)
+
+    def sent(report: mpc.CostReport, kind: str) -> float:
+        return sum(
+            one.cost.comm_bytes for one in report.operations if (one.layer, one.kind) == (2, kind)
+        )
+
+    two, one = layer("BertForPreTraining", True), layer("BertForMaskedLM", True)
+    whole = layer("BertForPreTraining", False)
+    # What is counted by element: 2 and 1 of the 32 rows.
+    assert sent(two, "act") == pytest.approx(sent(whole, "act") * 2 / 32, rel=1e-6)
+    assert sent(one, "act") == pytest.approx(sent(whole, "act") / 32, rel=1e-6)
+    assert sent(one, "softmax") < sent(two, "softmax") < sent(whole, "softmax") / 8
+
+
+def test_a_second_output_of_all_positions_keeps_all_rows() -> None:
+    masked = described(configuration("bert").to_dict()).operations
+    *before, logits = masked
+    other = {**logits, "output": "other", "name": "other logits"}
+    description = {"label": "two", "context_length": 32, "vocab_size": 61}
+    fields = {"last_layer_one_row": True, "last_token_head": True}
+    found = mpc.simulate({**description, "operations": [*before, other, logits]}, **fields)
+    shapes = {one.name: one.shape for one in found.operations if one.layer in (2, None)}
+    assert shapes["FFN, in"] == "32x24x40" and shapes["other logits"] == "32x24x61"
+    assert shapes["logits"] == "1x24x61"
+    alone = mpc.simulate({**description, "operations": masked}, **fields)
+    assert {one.name: one.shape for one in alone.operations}["FFN, in"] == "1x24x40"
+
+
 def test_an_input_of_no_positions_of_its_own_has_those_of_the_context() -> None:
-    described = {"op": "source", "inputs": [], "output": "x", "positions": 0, "width": 4}
+    source = {"op": "source", "inputs": [], "output": "x", "positions": 0, "width": 4}
     linear = {"op": "linear", "inputs": ["x"], "output": "logits", "part": "lm head", "in": 4,
               "out": 9, "transposed": False}  # fmt: skip
     network = {"label": "own", "context_length": 6, "vocab_size": 9,
-               "operations": [described, linear]}  # fmt: skip
+               "operations": [source, linear]}  # fmt: skip
     report = mpc.simulate(network)
     assert [one.shape for one in report.operations if one.kind == "lm head"] == ["6x4x9"]
