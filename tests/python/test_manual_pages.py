@@ -114,6 +114,26 @@ def test_prose_says_it_plainly(page: Path) -> None:
     assert found == {}
 
 
+#: A saving of bytes by a network without activation, beside the baseline's.
+SAVES = re.compile(
+    r"fewer bytes|(?:half|third|fourth|quarter|fifth|sixth|tenth) of (?:its|the)[^.]*\bbytes"
+)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+def test_what_relu_alone_would_save_is_said_where_softmax_only_saves(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    lines = [line for line in re.split(r"\n+", text) if not line.startswith("|")]
+    saving = [
+        line
+        for line in lines
+        if re.search(r"ScFuFFN|softmax[- ]only|without activation", line, re.IGNORECASE)
+        and re.search(r"baseline|SM\+LN\+G", line)
+        and SAVES.search(line)
+    ]
+    assert [line for line in saving if not re.search(r"ReLU|\+R\b", line)] == []
+
+
 def commands(command: Any, path: str) -> list[str]:
     """Every command that does something, as it is typed."""
     inner = getattr(command, "commands", {})

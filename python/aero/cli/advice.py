@@ -80,9 +80,8 @@ def advise(
                 "",
                 total("without training", found.as_it_is),
             ]
-            if found.trained is not None:
-                name = f"with training ({found.trained.change.name})"
-                lines.append(total(name, found.trained))
+            for one in found.networks:
+                lines.append(total(f"with training ({one.change.name})", one))
             return "\n".join([*lines, "", *found.commands(label)])
 
         put(

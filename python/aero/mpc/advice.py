@@ -62,7 +62,7 @@ class Advice:
         network: The link.
         rows: Single changes, those that save most seconds first.
         as_it_is: All settings of a run that save, none of which needs training.
-        trained: Those and the best other network; None where none is cheaper.
+        networks: Those and another network that a command takes, the fastest first.
         share_bytes: A party's shares of the weights, the least that it keeps.
     """
 
@@ -71,8 +71,13 @@ class Advice:
     network: NetworkProfile
     rows: tuple[Advised, ...]
     as_it_is: Advised
-    trained: Advised | None
+    networks: tuple[Advised, ...]
     share_bytes: float
+
+    @property
+    def trained(self) -> Advised | None:
+        """The fastest of `networks`; None where none is faster."""
+        return self.networks[0] if self.networks else None
 
     def commands(self, source: str) -> list[str]:
         """The configuration in the words of the commands that take it."""
@@ -103,6 +108,7 @@ class Advice:
             "changes": [self._row(one) for one in self.rows],
             "as_it_is": self._row(self.as_it_is),
             "trained": None if self.trained is None else self._row(self.trained),
+            "networks": [self._row(one) for one in self.networks],
         }
 
     def _row(self, one: Advised) -> dict[str, Any]:
@@ -180,12 +186,11 @@ def advise(
         for row in kept
         if row.change.label  # that a command takes
         and (one := price(replace(row.change, fields=together))) is not None
+        and one.seconds < as_it_is.seconds
     ]
-    best = min(networks, key=lambda one: one.seconds, default=None)
-    trained = best if best is not None and best.seconds < as_it_is.seconds else None
     return Advice(
-        own.report, own.seconds, network, tuple(kept), as_it_is, trained,
-        share_bytes(source, stack),
+        own.report, own.seconds, network, tuple(kept), as_it_is,
+        tuple(sorted(networks, key=lambda one: one.seconds)), share_bytes(source, stack),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import SIZES, PricedNetwork, different_trust
+from aero.mpc.priced_network import SIZES, PricedNetwork, different_trust, relu_alone
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 from aero.tables import in_units
 
@@ -279,7 +279,8 @@ class CostComparison:
         """What the prices leave out or take for granted."""
         both = self.first, self.second
         trust = different_trust({report.stack: report.trust for report in both})
-        return (*trust, *_of_either(*(report.notes for report in both)))
+        words = _of_either(*(report.notes for report in both))
+        return (*trust, *words, *_of_relu_alone(*both), *_of_relu_alone(*reversed(both)))
 
     def unchecked(
         self, network: Network = None, compute: Compute = "paper-testbed"
@@ -315,6 +316,16 @@ def _of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ..
     words = [f"both: {text}" for text in first if text in second]
     words += [f"first: {text}" for text in first if text not in second]
     return (*words, *(f"second: {text}" for text in second if text not in first))
+
+
+def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:
+    """What ReLU saves of the bytes between a network with GELU and one without activation."""
+    if first.spec is None or first.spec.ffn != "gelu" or second.spec is None:
+        return []
+    if "act" in second.by_kind or first.stack_text != second.stack_text:
+        return []
+    between = first.comm_bytes - second.comm_bytes
+    return relu_alone(first.spec, first.description, first.stack_fields, first.comm_bytes, between)
 
 
 def _part(report: CostReport, kind: str) -> Cost | None:

@@ -9,6 +9,7 @@ from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import FieldValue
 from aero.mpc.described_stacks import StackDescription
+from aero.tables import in_units
 
 # Letter in titles -> size.
 SIZES = {
@@ -123,6 +124,31 @@ def is_other_gelu(
     """True if the exact GELU of Pythia is priced in its tanh form."""
     is_derived = "gelu" not in stack.prices
     return (spec.family, spec.ffn, fields["gelu"]) == ("pythia", "gelu", "tanh") and is_derived
+
+
+def relu_alone(
+    spec: ArchitectureSpec,
+    stack: StackDescription,
+    fields: Mapping[str, FieldValue],
+    sent: float,
+    between: float,
+) -> list[str]:
+    """Says what ReLU instead of GELU saves; nothing where it saves nothing.
+
+    Args:
+        spec: Of a network with GELU.
+        stack: On which it is priced.
+        fields: Of the stack, all of them.
+        sent: Its bytes.
+        between: How many fewer a network without activation sends.
+    """
+    network = PricedNetwork.of_spec(spec.replace(ffn="relu"), None)
+    total = _core.simulate(network.core, stack.with_fields(list(fields.items())))["total"]
+    saved = sent - total.comm_bytes
+    if min(saved, between) <= 0:
+        return []
+    parts = f"{in_units(saved)} of the {in_units(between)} GB between them"
+    return [f"ReLU instead of GELU alone saves {parts}; the rest takes a network without activation"]
 
 
 def sweep_notes(

@@ -263,6 +263,27 @@ def test_the_last_lines_are_a_network_that_a_command_takes(given: Any) -> None:
         assert found.trained.report.spec == expected
 
 
+def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> None:
+    found = advise("SM+LN+G", LINK, **TINY)
+    assert found.trained is not None
+    lines = run("advise", "SM+LN+G", "--model", "tiny", "--context-length", "16", "--rtt-ms",
+                "20", "--mbps", "200").splitlines()  # fmt: skip
+    trained = [line for line in lines if line.startswith("with training (")]
+    fields: dict[str, Any] = {"stack": "spu-0.9.5", **found.trained.change.fields, **TINY}
+    wanted = {
+        "no activation and no norm: softmax only": "SM+ScFuFFN",
+        "ReLU, and norms that fold into the weights": "SM+FN+R",
+        "ReLU instead of GELU": "SM+LN+R",
+    }
+    for name, label in wanted.items():
+        gigabytes = mpc.simulate(label, **fields).comm_bytes / 1e9
+        (line,) = (each for each in trained if each.startswith(f"with training ({name})"))
+        assert f": {gigabytes:.3f} GB" in line
+    # A row of ReLU says nothing of softmax only.
+    rows = [line for line in lines if "ReLU" in line]
+    assert rows and not any("softmax only" in line for line in rows)
+
+
 def test_show_says_at_which_length_the_bytes_fall() -> None:
     own, padded = (mpc.simulate("SM+LN+G", stack="spu-0.9.5", context_length=T) for T in (63, 64))
     done = CliRunner().invoke(

@@ -138,6 +138,32 @@ def test_a_sweep_says_which_prices_are_quoted_and_which_are_not() -> None:
     assert "quotes prices" not in to_text(mpc.sweep("SM", model="tiny"))
 
 
+def test_what_relu_alone_saves_is_not_called_the_saving_of_no_activation() -> None:
+    baseline, relu, plain, fused = (
+        mpc.simulate(label, **TINY) for label in ("SM+LN+G", "SM+LN+R", "SM", "SM+ScFuFFN")
+    )
+    saved = (baseline.comm_bytes - relu.comm_bytes) / 1e9
+    for second in (plain, fused):
+        compared = baseline.compare(second)
+        between = (baseline.comm_bytes - second.comm_bytes) / 1e9
+        words = (
+            f"ReLU instead of GELU alone saves {saved:,.3f} of the {between:,.3f} GB between them"
+        )
+        assert words in to_text(compared) and words in to_html(compared)
+        assert any(words in note for note in compared.to_dict()["notes"])
+        assert words in to_text(second.compare(baseline))
+    # With the fields that both have.
+    fields = {"stack": "spu-aby3", "batch_heads": True, **TINY}
+    one, two, three = (mpc.simulate(label, **fields) for label in ("SM+LN+G", "SM+LN+R", "SM"))
+    assert f"saves {(one.comm_bytes - two.comm_bytes) / 1e9:,.3f} of" in to_text(one.compare(three))
+    # Not where one has ReLU, neither has GELU, the stacks differ, or ReLU saves nothing.
+    elsewhere = mpc.simulate("SM", stack="openbumblebee", **TINY)
+    quoted = [mpc.simulate(label, stack="sigma", **TINY) for label in ("SM+LN+G", "SM")]
+    for one, two in ((baseline, relu), (relu, plain), (plain, fused), (baseline, elsewhere),
+                     quoted):  # fmt: skip
+        assert "ReLU instead" not in to_text(one.compare(two))
+
+
 # --- words of other tools -------------------------------------------------------------------------
 
 
