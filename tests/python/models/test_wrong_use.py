@@ -3,6 +3,7 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from tests.python.refusals import assert_refused
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -83,20 +84,56 @@ def test_float8_is_refused():
         aero.with_entropy_penalty(stock)
 
 
-def test_masks_of_integers_are_refused():
-    q = torch.randn(1, 2, 4, 8)
-    with pytest.raises(ValueError, match=r"attention_mask of torch\.int32; pass \[B, S\] with"):
-        aero_attention_forward(torch.nn.Module(), q, q, q, torch.ones(1, 1, 4, 4).int())
-    with pytest.raises(ValueError, match=r"got an attention_mask of torch\.int64"):
-        stock_model("gpt2", "aero")(TOKENS, attention_mask=torch.zeros(1, 1, 5, 5).long())
+def attend(mask=None, rows=1, **arguments):
+    q = torch.randn(1, 2, 4, 8).expand(rows, -1, -1, -1)
+    starts = {name: torch.tensor(arguments.pop(name)) for name in list(arguments) if "seq" in name}
+    return aero_attention_forward(torch.nn.Module(), q, q, q, mask, **starts, **arguments)
 
 
-def test_a_head_mask_is_refused():
-    q = torch.randn(1, 2, 4, 8)
-    with pytest.raises(
-        ValueError, match=r"needs a head mask \(head_mask\), which is not supported"
-    ):
-        aero_attention_forward(torch.nn.Module(), q, q, q, None, head_mask=torch.ones(2))
+def masked(mask):
+    return stock_model("gpt2", "aero")(TOKENS, attention_mask=mask)
+
+
+def own(ids):
+    config = aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11)
+    return aero.AeroForCausalLM(config)(ids)
+
+
+def penalized_encoder():
+    config = BertConfig(**_SIZES, attention_probs_dropout_prob=0.0)
+    return aero.with_entropy_penalty(AutoModelForMaskedLM.from_config(config))
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "expected", "got"),
+    [
+        (lambda: attend(torch.ones(1, 1, 4, 4).int()), "attention_mask", "[B, S]", "torch.int32"),
+        (lambda: masked(torch.zeros(1, 1, 5, 5).long()), "attention_mask", "[B, S]", "torch.int64"),
+        (lambda: attend(head_mask=torch.ones(2)), "head_mask", "not supported", ""),
+        *(
+            (lambda at=at: attend(cu_seq_lens_q=at), "cu_seq_lens_q", "rise from 0 to the 4", "got")
+            for at in ([0, 3, 2, 4], [0, 2, 5], [1, 2, 4])
+        ),
+        (
+            lambda: attend(cu_seq_lens_q=[0, 2, 4], cu_seq_lens_k=[0, 3, 4]),
+            "cu_seq_lens_q", "be cu_seq_lens_k", "",
+        ),
+        (lambda: attend(rows=2, cu_seq_lens_q=[0, 2, 8]), "cu_seq_lens_q", "in each row", ""),
+        (
+            lambda: attend(cu_seq_lens_q=[0, 2, 4], is_causal=False),
+            "cu_seq_lens_q", "without a mask", "not causal",
+        ),
+        (penalized_encoder, "model", "a decoder", "BertForMaskedLM"),
+        (lambda: own(torch.zeros(3).long()), "input_ids", "integers", "int64 [3]"),
+        (lambda: own(torch.zeros(1, 3)), "input_ids", "integers", "float32 [1, 3]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_a_call_is_named(call, argument, expected, got):
+    assert_refused(call, argument, expected, got)
+
+
+def test_packed_sequences_that_fit_are_computed():
+    attend(cu_seq_lens_q=[0, 4])
 
 
 def test_a_window_without_a_mask_is_refused_where_it_would_matter():
@@ -107,30 +144,6 @@ def test_a_window_without_a_mask_is_refused_where_it_would_matter():
     assert torch.equal(aero_attention_forward(layer, q, q, q, None, sliding_window=4)[0], plain)
 
 
-def test_packed_sequences_that_do_not_fit_are_refused():
-    q, layer = torch.randn(1, 2, 4, 8), torch.nn.Module()
-    for wrong in ([0, 3, 2, 4], [0, 2, 5], [1, 2, 4]):
-        with pytest.raises(ValueError, match="cu_seq_lens_q must rise from 0 to the 4 tokens"):
-            aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=torch.tensor(wrong))
-    starts = torch.tensor([0, 2, 4])
-    with pytest.raises(ValueError, match="be cu_seq_lens_k"):
-        aero_attention_forward(
-            layer, q, q, q, None, cu_seq_lens_q=starts, cu_seq_lens_k=torch.tensor([0, 3, 4])
-        )
-    with pytest.raises(ValueError, match="begin a sequence in each row"):
-        rows = q.expand(2, -1, -1, -1)
-        aero_attention_forward(layer, rows, rows, rows, None, cu_seq_lens_q=torch.tensor([0, 2, 8]))
-    with pytest.raises(ValueError, match="cu_seq_lens_q without a mask, and is not causal"):
-        aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts, is_causal=False)
-    aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts[::2])
-
-
-def test_a_penalty_of_an_encoder_is_refused():
-    model = AutoModelForMaskedLM.from_config(BertConfig(**_SIZES, attention_probs_dropout_prob=0.0))
-    with pytest.raises(ValueError, match=r"expected a decoder, got BertForMaskedLM, .* loss of an"):
-        aero.with_entropy_penalty(model)
-
-
 def test_a_configuration_cannot_ask_for_attentions():
     # The refusal is that of `transformers`; a call can ask.
     with pytest.raises(StrictDataclassError, match="output_attentions"):
@@ -139,19 +152,6 @@ def test_a_configuration_cannot_ask_for_attentions():
     with pytest.raises(ValueError, match="output_attentions"):
         model.config.output_attentions = True
     assert len(model(TOKENS, output_attentions=True).attentions) == 2
-
-
-@pytest.mark.parametrize(
-    ("ids", "got"),
-    [
-        (torch.zeros(3, dtype=torch.long), r"int64 \[3\]"),
-        (torch.zeros(1, 3), r"float32 \[1, 3\]"),
-    ],
-)
-def test_token_ids_of_another_kind_are_refused(ids, got):
-    config = aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11)
-    with pytest.raises(ValueError, match=rf"AeroModel: input_ids must be integers .*, got {got}"):
-        aero.AeroForCausalLM(config)(ids)
 
 
 @pytest.mark.parametrize("unknown", [11, 300, -1])

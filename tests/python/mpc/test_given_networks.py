@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.python.refusals import assert_refused
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -171,11 +173,26 @@ def test_a_soft_cap_costs_a_tanh_and_two_truncations_of_each_score() -> None:
     )
 
 
-def test_operations_without_a_description_are_named() -> None:
-    network = describe_model(LlamaConfig(**GROUPED))
-    network.description["operations"][-1]["op"] = "cross_attention"
-    with pytest.raises(ValueError, match=r'op must be .*"cross_attention"'):
-        mpc.simulate(network)
+def test_networks_without_a_price_are_named(tmp_path: Path) -> None:
+    foreign = describe_model(LlamaConfig(**GROUPED))
+    foreign.description["operations"][-1]["op"] = "cross_attention"
+    gated = AeroConfig.from_label("SM+LN+G", model="tiny", gated_parts=["ffns"])
+    gated.save_pretrained(tmp_path / "gated")
+    cases: list[tuple[Any, dict[str, Any], tuple[str, ...]]] = [
+        (foreign, {}, ("op must be", '"cross_attention"')),
+        (tmp_path / "gated", {}, ("gated_parts",)),
+        (AeroForCausalLM(gated), {}, ("gated_parts",)),
+        ("SM", {"revealed_routing": True}, ("revealed_routing", "mixtures of experts")),
+        ({"model_type": "gpt2"}, {"revealed_routing": True}, ("revealed_routing", "mixtures")),
+    ]
+    description = describe_model(LlamaConfig(**GROUPED)).description
+    for changed in ({"version": 1}, {"format": "other"}, {"operations": 3}):
+        folder = tmp_path / next(iter(changed))
+        folder.mkdir()
+        (folder / "network.json").write_text(json.dumps({**description, **changed}))
+        cases.append((folder, {}, ("network.json", "expected", "got")))
+    for given, options, named in cases:
+        assert_refused(partial(mpc.simulate, given, **options), *named)
 
 
 def test_a_classifier_costs_less_by_its_head_alone(tmp_path: Path) -> None:
@@ -237,22 +254,6 @@ def test_a_pretraining_head_of_another_family_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     notes = mpc.simulate(tmp_path).notes
     assert any("T5ForPreTraining, priced with the head" in words for words in notes)
-
-
-def test_a_network_in_the_middle_of_a_selection_has_no_price(tmp_path: Path) -> None:
-    config = AeroConfig.from_label("SM+LN+G", model="tiny", gated_parts=["ffns"])
-    config.save_pretrained(tmp_path)
-    for given in (tmp_path, AeroForCausalLM(config)):
-        with pytest.raises(ValueError, match="gated_parts"):
-            mpc.simulate(given)
-
-
-def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
-    description = describe_model(LlamaConfig(**GROUPED)).description
-    for changed in ({"version": 1}, {"format": "other"}, {"operations": 3}):
-        (tmp_path / "network.json").write_text(json.dumps({**description, **changed}))
-        with pytest.raises(ValueError, match="expected"):
-            mpc.simulate(tmp_path)
 
 
 # --- what is said of it ---------------------------------------------------------------------------
@@ -367,12 +368,6 @@ def test_revealed_routing_prices_the_experts_that_a_token_takes() -> None:
     assert any("revealed_routing=true" in note for note in secret.notes)
     assert any("both parties see" in note for note in seen.notes)
     assert seen.by_layer[0] == secret.by_layer[0]
-
-
-@pytest.mark.parametrize("given", ["SM", {"model_type": "gpt2"}])
-def test_revealed_routing_of_no_mixture_is_an_error(given: Any) -> None:
-    with pytest.raises(ValueError, match="revealed_routing is for mixtures of experts"):
-        mpc.simulate(given, revealed_routing=True)
 
 
 def test_a_cap_of_the_logits_is_a_tanh_of_each_and_leaves_the_argmax() -> None:

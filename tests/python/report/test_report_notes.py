@@ -1,9 +1,11 @@
 """What a report says of runs that lack something, ended early or do not compare."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.internals.records import changed
 from aero.report import write_report
@@ -61,11 +63,19 @@ def test_a_spread_that_is_none_is_refused(make_run, tmp_path, no_figures, conten
     assert not (tmp_path / "report").exists()
 
 
-def test_a_report_of_one_seed_is_no_spread(make_run, tmp_path, no_figures):
-    run = make_run("SM+ScFuFFN")
-    single = write_report([run], tmp_path / "single")
-    with pytest.raises(ValueError, match=r"must be the report of several seeds, got \[1\]"):
-        write_report([run], tmp_path / "report", seed_spread=single.json)
+def test_runs_that_do_not_belong_together_are_refused(make_run, tmp_path, no_figures):
+    run, other = make_run("SM+ScFuFFN"), evaluated(make_run("SM+G", 2), tokens=4064)
+    single = write_report([run], tmp_path / "single").json
+    cut = make_run("SM+LN+G")
+    sample = json.loads((cut / "sample.json").read_text())
+    sample["attention"][0][0][1] = [1.0]
+    (cut / "sample.json").write_text(json.dumps(sample))
+    for runs, options, *named in (
+        ([run], {"seed_spread": single}, "spread", "of several seeds", "got [1]"),
+        ([cut], {}, "attention", "[L][H] = [6][4] triangles of 4"),
+        ([make_run("SM+G", 1), other], {}, "unequal parts of one text"),
+    ):
+        assert_refused(partial(write_report, runs, tmp_path / "report", **options), *named)
 
 
 def test_reports_of_earlier_versions_are_read_and_damaged_ones_say_where(three_seeds, tmp_path):
@@ -161,17 +171,6 @@ def test_secret_temperatures_are_priced_in_a_note(demo):
     assert "they add 0.330 GB" in note
 
 
-def test_a_sample_that_does_not_fit_the_network_is_refused(make_run, tmp_path, no_figures):
-    run = make_run("SM+ScFuFFN")
-    sample = json.loads((run / "sample.json").read_text())
-    sample["attention"][0][0][1] = [1.0]
-    (run / "sample.json").write_text(json.dumps(sample))
-    with pytest.raises(
-        ValueError, match=r"attention must be \[L\]\[H\] = \[6\]\[4\] triangles of 4"
-    ):
-        write_report([run], tmp_path / "report")
-
-
 def test_a_perplexity_that_is_not_finite_is_said_and_not_averaged(make_run, tmp_path, no_figures):
     runs = [make_run("SM+G", 1), make_run("SM+R", 1)]
     broken = json.loads((runs[0] / "evaluation.json").read_text())
@@ -211,12 +210,6 @@ def test_unequal_parts_of_one_text_are_refused(changes, make_run, tmp_path, no_f
         write_report([whole, part], tmp_path / "report")
     assert str(whole) in str(error.value) and str(part) in str(error.value)
     assert not (tmp_path / "report").exists()
-
-
-def test_seeds_of_one_network_are_evaluated_alike(make_run, tmp_path, no_figures):
-    runs = [make_run("SM+G", 1), evaluated(make_run("SM+G", 2), tokens=4064)]
-    with pytest.raises(ValueError, match="unequal parts of one text"):
-        write_report(runs, tmp_path / "report")
 
 
 def test_windows_of_another_length_predict_other_tokens_of_the_same_text(

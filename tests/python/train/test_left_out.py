@@ -47,13 +47,34 @@ def recipe_of(tiny_recipe):
 # --- refused ------------------------------------------------------------------------------------
 
 
-def test_a_corpus_of_which_more_than_a_fifth_is_no_text_is_refused_by_name(tmp_path):
-    for number in range(12):
-        text = f"größe {number}\n" * 50
-        (tmp_path / f"{number:02}.txt").write_text(text, "utf-8" if number < 2 else "latin-1")
-    told = refusal(tmp_path)
-    for part in ("10 of 12 documents", "80% of the bytes", "02.txt", "UTF-8", "iconv"):
-        assert part in told
+LOST = {
+    f"{n:02}.txt": (f"größe {n}\n" * 50).encode("utf-8" if n < 2 else "latin-1") for n in range(12)
+}
+ROWS = [
+    *(json.dumps({"text": f"text {n}"}) for n in range(3)),
+    "",
+    *(json.dumps({"body": f"text {n}"}) for n in range(5)),
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (LOST, ("10 of 12 documents", "80% of the bytes", "02.txt", "UTF-8", "iconv")),
+        (
+            {"rows.jsonl": "\n".join(ROWS).encode()},
+            ("5 of 8 documents", "line 5", "text or content"),
+        ),
+        ({"book.txt": b"word " * 40_000}, ("fold -s", "got 1")),
+    ],
+)
+def test_a_corpus_that_is_mostly_no_text_is_refused_by_name(files, named, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    source = tmp_path / next(iter(files)) if len(files) == 1 else tmp_path
+    told = refusal(source)
+    assert all(text in told for text in (str(source), *named)), told
+    assert ("iconv" in told) == ("iconv" in named)
 
 
 def test_a_fifth_may_be_no_text_and_not_a_byte_more(tmp_path):
@@ -64,16 +85,6 @@ def test_a_fifth_may_be_no_text_and_not_a_byte_more(tmp_path):
     assert (scan.lost_bytes, scan.first_lost) == (10, "z.txt")
     (tmp_path / "z.txt").write_bytes(b"\xff" * 11)
     assert "1 of 5 documents" in refusal(tmp_path)
-
-
-def test_lines_that_are_no_text_are_named_with_their_number(tmp_path):
-    lines = [json.dumps({"text": f"text {n}"}) for n in range(3)]
-    lines += ["", *(json.dumps({"body": f"text {n}"}) for n in range(5))]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    told = refusal(tmp_path / "rows.jsonl")
-    for part in (str(tmp_path / "rows.jsonl"), "5 of 8 documents", "line 5", "text or content"):
-        assert part in told
-    assert "iconv" not in told
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32-le"])
@@ -90,12 +101,6 @@ def test_a_zero_in_a_line_of_json_is_a_character_like_others(tmp_path):
     rows = [json.dumps({"text": f"a\0b{n}"}) for n in range(4)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     assert scan_corpus(find_corpus(tmp_path), 0.3).count(UNDECODABLE) == 0
-
-
-def test_a_text_without_line_ends_is_told_how_to_get_some(tmp_path):
-    (tmp_path / "book.txt").write_text("word " * 40_000)
-    told = refusal(tmp_path / "book.txt")
-    assert str(tmp_path / "book.txt") in told and "fold -s" in told and "got 1" in told
 
 
 def test_errors_about_a_file_name_the_file(tmp_path, recipe_of):

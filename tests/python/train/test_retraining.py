@@ -4,10 +4,12 @@ import json
 import shutil
 import signal
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.python.refusals import assert_refused
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.architecture import ArchitectureSpec
@@ -190,74 +192,53 @@ def test_the_report_keeps_ways_apart_and_compares_them(annealed, retrain, whole_
 # --- refusals ---------------------------------------------------------------------------------
 
 
-def test_settings_without_their_option_are_refused(tiny_recipe, tmp_path):
-    annealing = replace(tiny_recipe, annealing=replace(tiny_recipe.annealing, schedule="cosine"))
-    with pytest.raises(TrainingError, match="settings of annealing are for runs with --from"):
-        plan_runs(annealing, ["SM"], [0], output=tmp_path)
-    taught = replace(tiny_recipe, distillation=replace(tiny_recipe.distillation, weight=0.1))
-    with pytest.raises(TrainingError, match="distillation are for runs with --distill-from"):
-        plan_runs(taught, ["SM"], [0], output=tmp_path)
-    with pytest.raises(TrainingError, match=r"did you mean 'annealing.schedule'"):
-        load_recipe("demo", settings=["annealing.shedule=linear"])
-    with pytest.raises(TrainingError, match=r"start_fraction must be < annealing.end_fraction"):
-        load_recipe("demo", settings=["annealing.start_fraction=0.3"])
+def test_origins_that_do_not_fit_are_refused_before_a_run_is_planned(
+    annealed, tiny_recipe, whole_runs, tmp_path
+):
+    def plan(output=tmp_path, labels=("SM",), recipe=tiny_recipe, **origins):
+        return lambda: plan_runs(recipe, labels, [0], output=output, **origins)
+
+    def settings(*given):
+        return lambda: load_recipe("demo", settings=given)
+
+    source, stopped = whole_runs(SOURCE).path, tmp_path / "stopped"
+    shutil.copytree(source, stopped)
+    RunFolder(stopped).update(status="interrupted")
+    cosine = replace(tiny_recipe, annealing=replace(tiny_recipe.annealing, schedule="cosine"))
+    light = replace(tiny_recipe, distillation=replace(tiny_recipe.distillation, weight=0.1))
+    there = {"output": annealed.path.parent, "labels": ["EReg(SM(t)+ScFuFFN_i1)"]}
+    for call, *named in (
+        (plan(recipe=cosine), "settings of annealing", "--from"),
+        (plan(recipe=light), "distillation", "--distill-from"),
+        (settings("annealing.shedule=linear"), "shedule", "did you mean 'annealing.schedule'"),
+        (settings("annealing.start_fraction=0.3"), "start_fraction", "< annealing.end_fraction"),
+        (plan(start_from=tmp_path), "--from", "must be a run folder, a checkpoint"),
+        (plan(start_from=stopped), "--from", "name a checkpoint", "'interrupted'"),
+        (plan(start_from=annealed.checkpoints / "step-5"), "--from", "resume its run", "annealing"),
+        (
+            plan(**there, start_from=whole_runs("SM+LN+R").path, distill_from=source),
+            "from is", "another configuration",
+        ),
+    ):  # fmt: skip
+        assert_refused(call, *named, error=TrainingError)
 
 
-def test_a_folder_without_a_trained_network_is_no_origin(tiny_recipe, whole_runs, tmp_path):
-    def plan(path):
-        return plan_runs(tiny_recipe, ["SM"], [0], output=tmp_path, start_from=path)
-
-    with pytest.raises(TrainingError, match="--from must be a run folder, a checkpoint"):
-        plan(tmp_path)
-    shutil.copytree(whole_runs(SOURCE).path, tmp_path / "stopped")
-    RunFolder(tmp_path / "stopped").update(status="interrupted")
-    with pytest.raises(TrainingError, match=r"'interrupted'\); name a checkpoint, such as .*20"):
-        plan(tmp_path / "stopped")
-
-
-def test_a_checkpoint_in_the_middle_of_an_annealing_is_no_origin(annealed, tiny_recipe, tmp_path):
-    middle = annealed.checkpoints / "step-5"
-    with pytest.raises(TrainingError, match="in the middle of an annealing; resume its run"):
-        plan_runs(tiny_recipe, ["SM"], [0], output=tmp_path, start_from=middle)
-
-
-def test_another_tokenizer_is_refused(retrain, whole_runs, tiny_recipe, tmp_path):
-    data = replace(tiny_recipe.data, vocabulary=300)
-    other = replace(tiny_recipe, data=data)
-    source = whole_runs(SOURCE).path
-    message = r"has another tokenizer than the corpus \(\d+ tokens there, \d+ here\)"
-    with pytest.raises(TrainingError, match=rf"--from .* {message}"):
-        retrain("SM", tmp_path / "a", recipe=other, start_from=source)
-    with pytest.raises(TrainingError, match=rf"--distill-from .* {message}"):
-        retrain("SM", tmp_path / "b", recipe=other, distill_from=source)
-    bare = tmp_path / "bare"
+def test_networks_that_do_not_fit_a_run_are_refused(retrain, whole_runs, tiny_recipe, tmp_path):
+    source, bare = whole_runs(SOURCE).path, tmp_path / "bare"
     shutil.copytree(source / "model", bare)
     (bare / "tokenizer.json").unlink()
-    with pytest.raises(TrainingError, match=r"has no tokenizer\.json in .*save its tokenizer"):
-        retrain("SM", tmp_path / "c", distill_from=bare)
-
-
-def test_other_sizes_are_refused(retrain, whole_runs, tiny_recipe, tmp_path):
+    words = replace(tiny_recipe, data=replace(tiny_recipe.data, vocabulary=300))
     wide = replace(tiny_recipe, model=replace(tiny_recipe.model, width=64))
-    with pytest.raises(TrainingError, match=r"has width 32, the recipe 64.*model\.width=32"):
-        retrain("SM", tmp_path, recipe=wide, start_from=whole_runs(SOURCE).path)
-
-
-def test_a_way_that_cannot_be_annealed_names_the_cut(retrain, whole_runs, tmp_path):
-    with pytest.raises(TrainingError, match=r"begin_annealing.*cut it"):
-        retrain("SM+LR(layer)", tmp_path, start_from=whole_runs(SOURCE).path)
-
-
-def test_the_same_folder_with_another_source_is_refused(annealed, tiny_recipe, whole_runs):
-    with pytest.raises(TrainingError, match=r"another configuration.*from is"):
-        plan_runs(
-            tiny_recipe,
-            ["EReg(SM(t)+ScFuFFN_i1)"],
-            [0],
-            output=annealed.path.parent,
-            start_from=whole_runs("SM+LN+R").path,
-            distill_from=whole_runs(SOURCE).path,
-        )
+    for label, arguments, *named in (
+        ("SM", {"recipe": words, "start_from": source}, "--from", "tokenizer", "tokens there,"),
+        ("SM", {"recipe": words, "distill_from": source}, "--distill-from", "tokenizer", "there,"),
+        ("SM", {"distill_from": bare}, "tokenizer.json", "save its tokenizer", str(bare)),
+        ("SM", {"recipe": wide, "start_from": source}, "width", "model.width=32", "recipe 64"),
+        ("SM+LR(layer)", {"start_from": source}, "begin_annealing", "cut it"),
+    ):
+        output = tmp_path / f"{named[0]}{named[1]}"
+        call = partial(retrain, label, output, **arguments)
+        assert_refused(call, *named, error=TrainingError)
 
 
 # --- the schedule -----------------------------------------------------------------------------

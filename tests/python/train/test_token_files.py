@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
-from aero.saved.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
+from aero.saved.tokenizer import END_OF_TEXT, train_tokenizer
 from aero.train.data import prepared_data, token_files
 from aero.train.data.prepared_data import open_prepared_data, prepare_data
 from aero.train.data.token_files import TokenWriter, open_tokens, token_dtype
@@ -159,40 +160,28 @@ def test_a_full_disk_is_named_and_the_work_is_kept(code, data, tmp_path, monkeyp
     assert len(prepare(data, tmp_path).train) > 0
 
 
-def test_too_little_text_is_refused(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text(name)
-    with pytest.raises(TrainingError, match=r"split of .* must hold more than one window of 32"):
-        prepare(DataSection(source=str(tmp_path), vocabulary=300), tmp_path / "cache")
-
-
-def test_a_recipe_without_corpus_asks_for_one(tmp_path):
-    with pytest.raises(TrainingError, match="pass --data"):
-        prepare(DataSection(source=""), tmp_path)
-
-
-def test_a_missing_path_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+def test_data_that_cannot_be_prepared_is_named(data, tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_data, "download_dataset", lambda *a: pytest.fail("went out"))
-    with pytest.raises(TrainingError, match="must be 'stdlib', a folder or a file"):
-        prepare(DataSection(source=str(tmp_path / "nothing")), tmp_path)
+    large = prepare(data, tmp_path / "first").folder / "tokenizer"
+    little = tmp_path / "little"
+    little.mkdir()
+    for name in ("a", "b"):
+        (little / f"{name}.txt").write_text(name)
+    for changes, *named in (
+        ({"source": str(little)}, f"split of {little}", "more than one window of 32", "got"),
+        ({"source": ""}, "data", "--data"),
+        ({"source": str(tmp_path / "nothing")}, "data", "'stdlib', a folder or a file", "nothing"),
+        ({"tokenizer": str(large)}, "tokenizer", "more than data.vocabulary = 300", "tokens"),
+        ({"tokenizer": "no/such-tokenizer"}, "tokenizer", "a folder", "'no/such-tokenizer'"),
+    ):
+        section = replace(data, vocabulary=300, **changes)
+        assert_refused(lambda: prepare(section, tmp_path / "second"), *named, error=TrainingError)  # noqa: B023
 
 
 def test_a_saved_tokenizer_can_be_used_again(data, tmp_path):
     first = prepare(data, tmp_path / "first")
     second = prepare(replace(data, tokenizer=str(first.folder / "tokenizer")), tmp_path / "second")
     np.testing.assert_array_equal(first.train, second.train)
-
-
-def test_a_tokenizer_larger_than_the_vocabulary_is_refused(data, tmp_path):
-    first = prepare(data, tmp_path / "first")
-    smaller = replace(data, vocabulary=300, tokenizer=str(first.folder / "tokenizer"))
-    with pytest.raises(TrainingError, match=r"has \d+ tokens, more than data.vocabulary = 300"):
-        prepare(smaller, tmp_path / "second")
-
-
-def test_a_tokenizer_that_is_nowhere_is_refused():
-    with pytest.raises(TrainingError, match="'no/such-tokenizer' is neither a folder"):
-        load_tokenizer("no/such-tokenizer")
 
 
 def test_training_a_tokenizer_twice_gives_the_same_one():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.private.links import channel as channels
 from aero.private.links.channel import Channel
@@ -226,17 +227,19 @@ def test_a_worker_that_dies_ends_both_parties(both: Any, dying: str) -> None:
     assert where not in str(told[4])
 
 
-def test_a_worker_that_dies_while_it_loads_is_named(tmp_path: Path) -> None:
-    worker = Worker([sys.executable, "-c", PRETENDER], {"die_at": "loading"}, tmp_path / "log")
-    with pytest.raises(PartyError, match="the worker ended with exit code 7"):
-        asyncio.run(first_report(worker, 60))
-    worker.end()
-
-
-def test_a_worker_that_loads_for_too_long_is_named(tmp_path: Path) -> None:
-    worker = Worker([sys.executable, "-c", PRETENDER], {"loading_seconds": 30}, tmp_path / "log")
-    with pytest.raises(PartyError, match=r"the worker was not ready within 0\.3 s"):
-        asyncio.run(first_report(worker, 0.3))
+@pytest.mark.parametrize(
+    ("told", "seconds", "named"),
+    [
+        ({"die_at": "loading"}, 60.0, "exit code 7"),
+        ({"loading_seconds": 30}, 0.3, "not ready within 0.3 s"),
+    ],
+)
+def test_a_worker_that_does_not_load_is_named(
+    tmp_path: Path, told: dict[str, Any], seconds: float, named: str
+) -> None:
+    worker = Worker([sys.executable, "-c", PRETENDER], told, tmp_path / "log")
+    first = first_report(worker, seconds)
+    assert_refused(lambda: asyncio.run(first), "the worker", named, error=PartyError)
     worker.end()
 
 
@@ -329,18 +332,19 @@ def test_what_has_no_place_in_a_run_ends_it(tmp_path: Path, name: str) -> None:
     assert "the client does not speak this protocol: got " in str(outcome)
 
 
-def test_a_stage_without_end_ends_both_parties(tmp_path: Path) -> None:
-    limits = TimeLimits(stage=1.5)
-    sides = [Side({"stuck_at": 1}, tmp_path / name, limits) for name in ("client", "server")]
+@pytest.mark.parametrize(
+    ("told", "limits", "named"),
+    [
+        ({"stuck_at": 1}, TimeLimits(stage=1.5), ("no progress for 1.5 s", "layer 1")),
+        (LONG, TimeLimits(run=1.0), ("the run took longer than 1 s",)),
+    ],
+)
+def test_a_stage_or_a_run_without_end_ends_both_parties(
+    tmp_path: Path, told: dict[str, Any], limits: TimeLimits, named: tuple[str, ...]
+) -> None:
+    sides = [Side(told, tmp_path / name, limits) for name in ("client", "server")]
     for outcome in run_both(sides[0], sides[1]):
-        assert "no progress for 1.5 s" in str(outcome) and "layer 1" in str(outcome)
-
-
-def test_progress_without_end_ends_both_parties(tmp_path: Path) -> None:
-    limits = TimeLimits(run=1.0)
-    sides = [Side(LONG, tmp_path / name, limits) for name in ("client", "server")]
-    for outcome in run_both(sides[0], sides[1]):
-        assert "the run took longer than 1 s" in str(outcome)
+        assert all(text in str(outcome) for text in named)
 
 
 def test_an_interrupt_ends_both_parties(tmp_path: Path) -> None:
