@@ -42,44 +42,37 @@ def test_hostile_json_is_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("name", "content", "says"),
     [
-        (YAML["aliases in aliases"], "at most 10,000 values, with what aliases stand for"),
-        (YAML["nested lists"], "line 1, column 51: expected at most 48 levels"),
-        (YAML["400 digits"], "expected numbers of at most 32 digits, got 400"),
-        (b"a: -" + b"1" * 33, "expected numbers of at most 32 digits, got 34"),
-        (YAML["infinity"], "line 1, column 4: expected finite numbers, got .inf"),
-        (YAML["a whole number as key"], "expected texts as keys, got 1; write it in quotes"),
-        (YAML["an entry twice"], "line 2, column 1: expected every entry once, got 'a' twice"),
-        (b"[]", "expected a mapping, got a list"),
-        (b"", "expected a mapping, got null"),
-        (b"a: \xff", "expected UTF-8, got the byte 0xff at 3"),
-    ],
-)
-def test_errors_of_yaml_say_what_was_expected_and_where(content: bytes, says: str) -> None:
-    assert says in refusal(reading.parse_yaml, content, "my.yaml")
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (JSON["nested lists"], "my.json: expected at most 48 levels, got more"),
-        (JSON["60 nested mappings"], "my.json: expected at most 48 levels, got more"),
         (
-            JSON["400 digits"],
-            "numbers of at most 32 digits, got 400: 99999999999999999999...",
+            "my.yaml",
+            YAML["aliases in aliases"],
+            "at most 10,000 values, with what aliases stand for",
         ),
-        (JSON["overflow"], "expected finite numbers, got 1e999"),
-        (b'{"a": NaN}', "expected finite numbers, got NaN"),
-        (b'{"a": -Infinity}', "expected finite numbers, got -Infinity"),
-        (JSON["an entry twice"], "expected every entry once, got 'a' twice"),
-        (b'{\n"a" 1}', "expected valid JSON, got an error in line 2, column 5: Expecting ':'"),
-        (JSON["half a surrogate pair"], "expected UTF-8, got '\\ud800'"),
-        (b'{"a": "\0"}', "expected text, got a NUL at 7"),
+        ("my.yaml", YAML["nested lists"], "line 1, column 51: expected at most 48 levels"),
+        ("my.yaml", YAML["400 digits"], "expected numbers of at most 32 digits, got 400"),
+        ("my.yaml", b"a: -" + b"1" * 33, "expected numbers of at most 32 digits, got 34"),
+        ("my.yaml", YAML["infinity"], "line 1, column 4: expected finite numbers, got .inf"),
+        ("my.yaml", YAML["a whole number as key"], "texts as keys, got 1; write it in quotes"),
+        ("my.yaml", YAML["an entry twice"], "line 2, column 1: expected every entry once, got 'a'"),
+        ("my.yaml", b"[]", "expected a mapping, got a list"),
+        ("my.yaml", b"", "expected a mapping, got null"),
+        ("my.yaml", b"a: \xff", "expected UTF-8, got the byte 0xff at 3"),
+        ("my.json", JSON["nested lists"], "my.json: expected at most 48 levels, got more"),
+        ("my.json", JSON["60 nested mappings"], "my.json: expected at most 48 levels, got more"),
+        ("my.json", JSON["400 digits"], "at most 32 digits, got 400: 99999999999999999999..."),
+        ("my.json", JSON["overflow"], "expected finite numbers, got 1e999"),
+        ("my.json", b'{"a": NaN}', "expected finite numbers, got NaN"),
+        ("my.json", b'{"a": -Infinity}', "expected finite numbers, got -Infinity"),
+        ("my.json", JSON["an entry twice"], "expected every entry once, got 'a' twice"),
+        ("my.json", b'{\n"a" 1}', "valid JSON, got an error in line 2, column 5: Expecting ':'"),
+        ("my.json", JSON["half a surrogate pair"], "expected UTF-8, got '\\ud800'"),
+        ("my.json", b'{"a": "\0"}', "expected text, got a NUL at 7"),
     ],
 )
-def test_errors_of_json_say_what_was_expected_and_where(content: bytes, says: str) -> None:
-    assert says in refusal(reading.parse_json, content, "my.json")
+def test_errors_say_what_was_expected_and_where(name: str, content: bytes, says: str) -> None:
+    parse = reading.parse_yaml if name.endswith("yaml") else reading.parse_json
+    assert says in refusal(parse, content, name)
 
 
 def test_what_good_files_hold_is_read_as_ever() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 from typer.testing import CliRunner
 
 from aero.internals.errors import TrainingError
@@ -192,28 +194,37 @@ def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
     )
 
 
+OF_ITS_OWN = {"rows": [{"label": "SM+R", "settings": {"optimizer.learning_rate": 1e-3}}]}
+LONGER = {"name": "longer", "label": "SM+R", "tokens_factor": 2}
+
+
+def rated(corpus, **change):
+    return read_target("rated", described(**change))
+
+
+def rate_of(name):
+    rows = [*described()["rows"], {**LONGER, "rate_of": name}]
+    return partial(rated, rows=rows)
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("make", "named"),
     [
-        ({"rates": [1e-3]}, "rates must be two or more, rising and above 0, got [0.001]"),
-        ({"rates": [2e-3, 1e-3]}, "rates must be two or more, rising and above 0"),
-        ({"trial_seeds": 0}, "trial_seeds must be an integer from 1"),
-        ({"widen_rates": 2}, "widen_rates must be true or false"),
+        (partial(rated, rates=[1e-3]), ("rates", "two or more, rising and above 0", "got [0.001]")),
+        (partial(rated, rates=[2e-3, 1e-3]), ("rates", "two or more, rising and above 0", "got")),
+        (partial(rated, trial_seeds=0), ("trial_seeds", "an integer from 1")),
+        (partial(rated, widen_rates=2), ("widen_rates", "true or false")),
+        (partial(rated, **OF_ITS_OWN), ("rated", "SM+R", "no optimizer.learning_rate of its own")),
+        (rate_of("no row"), ("rate_of", "no row")),
+        (rate_of("longer"), ("rate_of", "no row")),
         (
-            {"rows": [{"label": "SM+R", "settings": {"optimizer.learning_rate": 1e-3}}]},
-            "rated tries rates, so SM+R can have no optimizer.learning_rate of its own",
+            lambda corpus: plan(corpus, settings=["optimizer.learning_rate=1e-3"]),
+            ("rated", "the rates 1e-06, 0.01 itself"),
         ),
     ],
 )
-def test_rates_that_cannot_be_tried_are_refused(change, message):
-    with pytest.raises(TrainingError) as caught:
-        read_target("rated", described(**change))
-    assert message in str(caught.value)
-
-
-def test_one_rate_for_all_is_refused_where_rates_are_tried(corpus, tmp_path):
-    with pytest.raises(TrainingError, match=r"rated tries the rates 1e-06, 0\.01 itself"):
-        plan(corpus, settings=["optimizer.learning_rate=1e-3"])
+def test_rates_that_cannot_be_tried_are_refused(make, named, corpus):
+    assert_refused(lambda: make(corpus), *named, error=TrainingError)
 
 
 def test_the_command_says_what_follows_the_trials(tmp_path):
@@ -265,10 +276,3 @@ def test_a_row_may_take_the_rate_of_another_one(settled, corpus):
     # No trial is counted twice, and none is made for the longer row.
     assert len(after.tried()) == len(before.tried()) == 4
     assert not {cell.group for cell in after.tried()} & {cells[0].group}
-
-
-@pytest.mark.parametrize("wrong", [{"rate_of": "no row"}, {"rate_of": "longer"}])
-def test_a_rate_can_be_taken_of_a_row_with_trials_alone(wrong):
-    longer = {"name": "longer", "label": "SM+R", "tokens_factor": 2, **wrong}
-    with pytest.raises(TrainingError, match="rate_of has no row"):
-        read_target("rated", described(rows=[*described()["rows"], longer]))

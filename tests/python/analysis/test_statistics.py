@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.analysis import summarize_entropies
 from aero.analysis.statistics import heads_in_quarter, layerwise_mean, nan_counts, quarter_shares
@@ -148,34 +149,36 @@ def test_float16_entropies_are_added_in_double_precision():
     assert summarize_entropies(rows).head_entropy[0, 0] == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"row_entropies": np.ones((2, 3, 4))}, r"row_entropies must be \[L, B, H, T\]"),
-        ({"row_entropies": np.ones((2, 0, 3, 4))}, "without empty dimensions"),
-        ({"row_mask": np.ones((1, 5))}, r"row_mask must be \[B, T\] = \[1, 4\], got \[1, 5\]"),
-        ({"row_mask": np.zeros((1, 4))}, "keep at least one row"),
-        ({"visible_keys": np.ones(3)}, "visible_keys must be"),
-        ({"visible_keys": np.ones((3, 1, 4))}, r"\[L, B, T\] = \[2, 1, 4\].*, got \[3, 1, 4\]"),
-        ({"context_length": 0}, "context_length must be >= 1, got 0"),
-        ({"thresholds": np.ones((2, 2))}, r"thresholds must be \[L, H\] = \[2, 3\]"),
-        ({"temperatures": [np.ones(3)]}, r"temperatures must be 2 arrays"),
-        ({"temperatures": [np.ones(3), np.ones(1)]}, "of equal shape"),
-    ],
-)
-def test_bad_input_names_the_argument(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        summarize_entropies(**{"row_entropies": np.ones((2, 1, 3, 4)), **arguments})
+def summarized(**arguments):
+    given = {"row_entropies": np.ones((2, 1, 3, 4)), **arguments}
+    return lambda: summarize_entropies(**given)
 
 
-def test_batches_of_different_networks_are_refused():
+def of_two_networks():
     accumulator = EntropyAccumulator()
     accumulator.update(np.ones((2, 1, 3, 4)))
-    with pytest.raises(ValueError, match=r"batches before, \[2, 3, 4\], got \[2, 3, 5\]"):
-        accumulator.update(np.ones((2, 1, 3, 5)))
+    accumulator.update(np.ones((2, 1, 3, 5)))
 
 
-@pytest.mark.parametrize("maximum", [-1.0, math.nan, math.inf])
-def test_a_maximum_that_is_no_entropy_is_refused(maximum):
-    with pytest.raises(ValueError, match="maximum must be finite and >= 0"):
-        quarter_shares([1.0], maximum)
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (summarized(row_entropies=np.ones((2, 3, 4))), ("row_entropies", "[L, B, H, T]")),
+        (summarized(row_entropies=np.ones((2, 0, 3, 4))), ("without empty dimensions",)),
+        (summarized(row_mask=np.ones((1, 5))), ("row_mask", "[B, T] = [1, 4]", "got [1, 5]")),
+        (summarized(row_mask=np.zeros((1, 4))), ("row_mask", "keep at least one row")),
+        (summarized(visible_keys=np.ones(3)), ("visible_keys",)),
+        (summarized(visible_keys=np.ones((3, 1, 4))), ("[L, B, T] = [2, 1, 4]", "got [3, 1, 4]")),
+        (summarized(context_length=0), ("context_length", ">= 1", "got 0")),
+        (summarized(thresholds=np.ones((2, 2))), ("thresholds", "[L, H] = [2, 3]")),
+        (summarized(temperatures=[np.ones(3)]), ("temperatures", "2 arrays")),
+        (summarized(temperatures=[np.ones(3), np.ones(1)]), ("temperatures", "of equal shape")),
+        (of_two_networks, ("batches before, [2, 3, 4]", "got [2, 3, 5]")),
+        *(
+            (lambda maximum=maximum: quarter_shares([1.0], maximum), ("maximum", "finite and >= 0"))
+            for maximum in (-1.0, math.nan, math.inf)
+        ),
+    ],
+)
+def test_bad_input_names_the_argument(call, named):
+    assert_refused(call, *named)

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from transformers import (
     MambaConfig,
     MambaForCausalLM,
@@ -127,15 +128,31 @@ def test_what_is_no_model_of_transformers_is_told_its_own_way_out():
             aero.with_entropy_penalty(model)
 
 
-@pytest.mark.parametrize("beyond", [-1, 16])
-@pytest.mark.parametrize("own", [False, True])
-def test_ids_beyond_the_vocabulary_are_named(own, beyond):
-    model = tiny("SM+LN+G", vocab_size=16) if own else stock_model("llama-grouped", "sdpa")
+def beyond(token):
     ids = TOKENS.clone()
-    ids[1, 3] = beyond
-    message = f"input_ids must be from 0 to 15, the vocabulary, got {beyond}"
-    with pytest.raises(ValueError, match=message):
-        aero.entropies(model, ids)
+    ids[1, 3] = token
+    return ids
+
+
+BATCH = ("entropies", "batch", "token ids [B, T]")
+
+
+@pytest.mark.parametrize(
+    ("batch", "named"),
+    [
+        (beyond(-1), ("input_ids", "from 0 to 15, the vocabulary", "got -1")),
+        (beyond(16), ("input_ids", "from 0 to 15, the vocabulary", "got 16")),
+        ({}, BATCH), ({"labels": TOKENS}, BATCH), (TOKENS[0], BATCH), (TOKENS[:, :0], BATCH),
+        ([[1, 2]], BATCH), ("text", BATCH),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [lambda: tiny("SM+LN+G", vocab_size=16), lambda: stock_model("llama-grouped", "sdpa")],
+    ids=["own", "stock"],
+)
+def test_batches_that_are_none_are_named(make, batch, named):
+    assert_refused(lambda: aero.entropies(make(), batch), *named)
 
 
 def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
@@ -149,14 +166,6 @@ def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
     with pytest.raises(ValueError, match="MambaForCausalLM returned no attention in every"):
         aero.entropies(mamba, TOKENS)
     assert mamba.training is True
-
-
-@pytest.mark.parametrize(
-    "batch", [{}, {"labels": TOKENS}, TOKENS[0], TOKENS[:, :0], [[1, 2]], "text"]
-)
-def test_batches_without_tokens_are_refused(batch):
-    with pytest.raises(ValueError, match=r"entropies: batch must be token ids \[B, T\]"):
-        aero.entropies(stock_model("gpt2", "sdpa"), batch)
 
 
 def even_heads():

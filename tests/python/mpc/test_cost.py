@@ -7,8 +7,10 @@ import copy
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 
 import aero
 from aero import mpc
@@ -60,15 +62,19 @@ def test_counts_cannot_be_changed() -> None:
         Cost(**ONE).rounds = 4
 
 
-def test_a_count_that_there_is_not_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Cost: keywords must be among \['client_bytes', .*got"):
-        Cost(rounds=1, flights=2)
-
-
-@pytest.mark.parametrize("count", [1.5, math.inf, math.nan])
-def test_half_a_round_is_refused(count: float) -> None:
-    with pytest.raises(ValueError, match=f"Cost: rounds must be a whole number, got {count}"):
-        Cost(rounds=count)
+@pytest.mark.parametrize(
+    ("counts", "named", "error"),
+    [
+        ({"rounds": 1, "flights": 2}, ("keywords", "'client_bytes'", "flights"), TypeError),
+        ({"rounds": 1.5}, ("rounds", "a whole number", "got 1.5"), ValueError),
+        ({"rounds": math.inf}, ("rounds", "a whole number", "got inf"), ValueError),
+        ({"rounds": math.nan}, ("rounds", "a whole number", "got nan"), ValueError),
+    ],
+)
+def test_counts_that_there_are_not_are_refused(
+    counts: dict[str, Any], named: tuple[str, ...], error: type[Exception]
+) -> None:
+    assert_refused(lambda: Cost(**counts), "Cost", *named, error=error)
 
 
 def test_the_types_of_the_module_list_the_counts() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from torch import Tensor
 
 from aero.ops import attention_entropy
@@ -172,28 +173,22 @@ def test_packed_sequences_are_separate_calls(
 
 
 @pytest.mark.parametrize(
-    ("starts", "message"),
+    ("starts", "options", "named"),
     [
-        ([0, 5], "cu_seqlens_q must be ascending from 0 to 9"),
-        ([1, 9], "cu_seqlens_q must be ascending"),
-        ([0, 7, 5, 9], "cu_seqlens_q must be ascending"),
-        ([[0, 9]], r"cu_seqlens_q must be \[N \+ 1\]"),
+        ([0, 5], {}, ("cu_seqlens_q", "ascending from 0 to 9")),
+        ([1, 9], {}, ("cu_seqlens_q", "ascending")),
+        ([0, 7, 5, 9], {}, ("cu_seqlens_q", "ascending")),
+        ([[0, 9]], {}, ("cu_seqlens_q", "[N + 1]")),
+        ([0, 4, 9], {"rows": 2}, ("B", "1 with cu_seqlens")),
+        ([0, 4, 9], {"mask": torch.ones(9, 9).bool()}, ("mask", "left out with cu_seqlens")),
     ],
 )
-def test_starts_that_are_none_are_refused(starts: Any, message: str) -> None:
-    q, k, v = draw(3, 1, 2, 9, 16)
-    with pytest.raises(ValueError, match=message):
-        attention_entropy(q, k, v, cu_seqlens=torch.tensor(starts, dtype=torch.int32))
-
-
-def test_packed_sequences_are_one_batch_entry_without_a_mask() -> None:
-    q, k, v = draw(3, 2, 2, 9, 16)
-    starts = torch.tensor([0, 4, 9], dtype=torch.int32)
-    with pytest.raises(ValueError, match="B must be 1 with cu_seqlens"):
-        attention_entropy(q, k, v, cu_seqlens=starts)
-    mask = torch.ones(9, 9, dtype=torch.bool)
-    with pytest.raises(ValueError, match="mask must be left out with cu_seqlens"):
-        attention_entropy(q[:1], k[:1], v[:1], mask=mask, cu_seqlens=starts)
+def test_packed_sequences_that_are_none_are_refused(
+    starts: Any, options: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    q, k, v = draw(3, options.pop("rows", 1), 2, 9, 16)
+    places = torch.tensor(starts, dtype=torch.int32)
+    assert_refused(lambda: attention_entropy(q, k, v, cu_seqlens=places, **options), *named)
 
 
 def test_second_derivatives_of_packed_sequences_match_finite_differences() -> None:

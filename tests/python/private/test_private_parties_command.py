@@ -288,13 +288,6 @@ def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> 
     assert ended(int(worker_pid.read_text()))
 
 
-def test_an_unknown_link_is_named(export: Path, worker_pid: Path) -> None:
-    done = run("run", export, "--prompt-tokens", "1,2", "--link", "carrier-pigeon")
-    assert done.exit_code == 2
-    assert "private: link must be memory, tcp, " in done.output
-    assert "got 'carrier-pigeon'" in done.output
-
-
 @pytest.mark.parametrize("folder", ["nowhere", "export"])
 def test_what_was_not_published_is_named(
     folder: str, export: Path, tmp_path: Path, worker_pid: Path
@@ -309,8 +302,16 @@ def test_what_was_not_published_is_named(
     assert not worker_pid.exists()
 
 
-def test_an_environment_without_spu_is_named(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("link", "named"),
+    [
+        ("carrier-pigeon", r"link must be memory, tcp, .*got 'carrier-pigeon'"),
+        ("tcp", "(server|client): the private environment has no (spu|jax)"),
+    ],
+)
+def test_what_lacks_to_a_run_is_named(
+    export: Path, monkeypatch: pytest.MonkeyPatch, link: str, named: str
+) -> None:
     monkeypatch.setenv(environment.VARIABLE, sys.executable)
-    done = run("run", export, "--prompt-tokens", "1,2", "--link", "tcp")
-    assert done.exit_code == 2
-    assert re.search(r"(server|client): the private environment has no (spu|jax)", done.output)
+    done = run("run", export, "--prompt-tokens", "1,2", "--link", link)
+    assert done.exit_code == 2 and re.search(named, done.output, re.DOTALL)

@@ -3,6 +3,7 @@ import platform
 from pathlib import Path
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
 from aero.train.data.corpora import (
@@ -154,30 +155,37 @@ def test_a_touched_file_is_a_changed_corpus(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "name", "message"),
+    ("files", "name", "named"),
     [
-        ({}, "", "no .txt, .py, .jsonl file in folder"),
-        ({"a__md": "x"}, "a.md", "a folder or a file ending in .txt, .py, .jsonl"),
-        ({}, "missing", "data must be 'stdlib', a folder or a file"),
+        ({}, "", ("no .txt, .py, .jsonl file", "folder")),
+        ({"a__md": "x"}, "a.md", ("a folder or a file ending in .txt, .py, .jsonl",)),
+        ({}, "missing", ("data", "'stdlib', a folder or a file", "missing")),
+        (
+            {"a__py": "one", "b__py": "one", "c__py": b"\xff"}, "",
+            ("two different documents", "got 1", "1 could not"),
+        ),
     ],
-)
-def test_a_corpus_that_is_none_is_refused(files, name, message, tmp_path):
+)  # fmt: skip
+def test_a_corpus_that_is_none_is_refused(files, name, named, tmp_path):
     write(tmp_path, **files)
-    with pytest.raises(TrainingError) as error:
-        find_corpus(tmp_path / name)
-    assert message in str(error.value)
-
-
-def test_a_corpus_of_one_document_is_refused(tmp_path):
-    write(tmp_path, a__py="one", b__py="one", c__py=b"\xff")
-    with pytest.raises(TrainingError, match=r"two different documents .* got 1; 1 could not"):
-        scan_corpus(find_corpus(tmp_path), 0.1)
+    corpus = lambda: scan_corpus(find_corpus(tmp_path / name), 0.1)  # noqa: E731
+    assert_refused(corpus, *named, error=TrainingError)
 
 
 def test_a_hub_name_without_the_hub_library_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(TrainingError, match=r"'owner/name' is neither .*pip install datasets"):
-        download_dataset("owner/name", tmp_path)
+    named = ("'owner/name'", "pip install datasets")
+    assert_refused(lambda: download_dataset("owner/name", tmp_path), *named, error=TrainingError)
+
+
+def test_a_single_folder_cannot_be_split(tmp_path):
+    write(tmp_path, a__py="one\n", b__py="two\n")
+    scan_corpus(find_corpus(tmp_path), 0.3, "folder")  # files beside folders are their own
+    inside = tmp_path / "only" / "one"
+    inside.mkdir(parents=True)
+    write(inside, a__py="one\n", b__py="two\n")
+    with pytest.raises(TrainingError, match="at least two different folders"):
+        scan_corpus(find_corpus(tmp_path / "only"), 0.3, "folder")
 
 
 class _Rows(list):
@@ -260,13 +268,3 @@ def test_a_folder_that_copies_another_one_comes_last(tmp_path):
     again = scan_corpus(find_corpus(tmp_path), 0.1, "folder")
     fates = dict(zip(again.source.files, again.fates, strict=True))
     assert fates[first] == TRAIN and again.count(VALIDATION) > 0
-
-
-def test_a_single_folder_cannot_be_split(tmp_path):
-    write(tmp_path, a__py="one\n", b__py="two\n")
-    scan_corpus(find_corpus(tmp_path), 0.3, "folder")  # files beside folders are their own
-    inside = tmp_path / "only" / "one"
-    inside.mkdir(parents=True)
-    write(inside, a__py="one\n", b__py="two\n")
-    with pytest.raises(TrainingError, match="at least two different folders"):
-        scan_corpus(find_corpus(tmp_path / "only"), 0.3, "folder")

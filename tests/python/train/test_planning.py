@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import CorpusRecord, TrainLine
@@ -59,26 +60,28 @@ def test_languini_unties_the_head_and_codeparrot_does_not():
     assert codeparrot.tied_embeddings is True and codeparrot.vocab_size == 50_257
 
 
-@pytest.mark.parametrize(
-    ("labels", "seeds", "message"),
-    [
-        (["SM+ScFuFN"], [0], "nearest valid label"),
-        (["SM"], [-1], "seed must be >= 0, got -1"),
-        (["SM"], [1 << 32], "seed must be <= 4,294,967,295, got 4294967296"),
-        (["SM+G", "sm+g"], [0], "SM+G seed 0 is asked for twice"),
-        (["SM+G", "SM+G"], [0], "SM+G seed 0 is asked for twice"),
-        (["SM+G"], [1, 0, 1], "SM+G seed 1 is asked for twice"),
-    ],
-)
-def test_bad_labels_and_seeds_are_refused(labels, seeds, message, tiny_recipe, tmp_path):
-    with pytest.raises(TrainingError) as error:
-        plan_runs(tiny_recipe, labels, seeds, output=tmp_path)
-    assert message in str(error.value)
+def test_runs_that_cannot_be_planned_are_named(tiny_recipe, tmp_path):
+    def plan(labels=("SM+G",), seeds=(0,), **sections):
+        recipe = replace(tiny_recipe, **sections)
+        return lambda: plan_runs(recipe, labels, seeds, output=tmp_path)
 
-
-def test_a_bad_preset_is_refused(tiny_recipe):
-    with pytest.raises(TrainingError, match='got "tinny"; did you mean "tiny"'):
-        spec_for(replace(tiny_recipe, model=ModelSection(preset="tinny")), "SM")
+    run = plan_one(tiny_recipe, "SM+G", tmp_path)
+    start(run, "finished")
+    shorter = replace(tiny_recipe.training, tokens=512)
+    for call, *named in (
+        (plan(["SM+ScFuFN"]), "label", "nearest valid label", "SM+ScFuFN"),
+        (plan(seeds=[-1]), "seed", ">= 0", "got -1"),
+        (plan(seeds=[1 << 32]), "seed", "<= 4,294,967,295", "got 4294967296"),
+        (plan(["SM+G", "sm+g"]), "SM+G seed 0", "twice"),
+        (plan(["SM+G", "SM+G"]), "SM+G seed 0", "twice"),
+        (plan(seeds=[1, 0, 1]), "SM+G seed 1", "twice"),
+        (plan(model=ModelSection(preset="tinny")), "model", 'did you mean "tiny"', 'got "tinny"'),
+        (plan(training=shorter), "training.tokens", "5120 there", "512 here", "--output"),
+    ):
+        assert_refused(call, *named, error=TrainingError)
+    for damage in ("{", "[]"):
+        (run.folder.path / "run.json").write_text(damage)
+        assert_refused(plan(), "run.json", "expected", "delete the folder", error=TrainingError)
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged", "interrupted"])
@@ -109,16 +112,6 @@ def test_an_unfinished_run_resumes_from_its_last_checkpoint(status, tiny_recipe,
 def test_a_run_without_a_checkpoint_starts_again(tiny_recipe, tmp_path):
     start(plan_one(tiny_recipe, "SM+G", tmp_path), "running")
     assert plan_one(tiny_recipe, "SM+G", tmp_path).action == "train"
-
-
-def test_another_configuration_is_refused_by_name(tiny_recipe, tmp_path):
-    start(plan_one(tiny_recipe, "SM+G", tmp_path), "finished")
-    changed = replace(tiny_recipe, training=replace(tiny_recipe.training, tokens=512))
-    with pytest.raises(TrainingError) as error:
-        plan_one(changed, "SM+G", tmp_path)
-    text = str(error.value)
-    assert "training.tokens is 5120 there and 512 here" in text
-    assert "choose another --output, delete the folder, or use the same settings" in text
 
 
 def test_a_setting_newer_than_the_run_had_its_default(tiny_recipe, tmp_path):
@@ -216,15 +209,6 @@ def test_settings_for_a_label_are_found_however_it_is_written(tiny_recipe, tmp_p
     run = plan_one(recipe, "EReg(SM(t)+ScFuFFN)", tmp_path)
     assert run.recipe.regularization.entropy_weight == 0.5
     assert "per_label" not in run.config()
-
-
-@pytest.mark.parametrize("damage", ["{", "[]"])
-def test_a_damaged_run_file_is_named(damage, tiny_recipe, tmp_path):
-    run = plan_one(tiny_recipe, "SM+G", tmp_path)
-    start(run, "running")
-    (run.folder.path / "run.json").write_text(damage)
-    with pytest.raises(TrainingError, match=r"run\.json: expected .* delete the folder"):
-        plan_one(tiny_recipe, "SM+G", tmp_path)
 
 
 def test_metrics_after_some_bytes_are_dropped(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.private.parties.passes import Passes, Request, read_alone
 from aero.private.party_errors import PartyError
@@ -22,36 +23,29 @@ def test_a_conversation_reads_its_own_tokens_and_new_text() -> None:
     assert found.rows == [4, 1, 1, 5, 1] and found.ended
 
 
-def test_the_context_is_filled_to_its_last_token_and_no_further() -> None:
-    found = passes()
-    found.computed = 1
-    found.add(12)
-    found.computed = 2
-    with pytest.raises(PartyError, match="1 to 0 more tokens, got 1"):
-        found.add(1)
-
-
-@pytest.mark.parametrize("rows", [-1, 13, 1 << 70])
-def test_a_pass_of_too_few_or_too_many_tokens_is_refused(rows: int) -> None:
-    with pytest.raises(PartyError, match="must read 1 to 12 more tokens"):
-        passes().add(rows)
-
-
-def test_one_pass_may_be_announced_while_one_runs() -> None:
-    found = passes()
-    found.add(1)  # this party may not have noted yet that the first one is over
-    with pytest.raises(PartyError, match="before the pass before the last was over"):
-        found.add(1)
-
-
-def test_no_token_comes_beyond_those_asked_for() -> None:
-    found = passes(new_tokens=1)
-    found.computed = 1
-    with pytest.raises(PartyError, match="may have 1 tokens"):
-        found.add(1)
-    found.add(0)
-    with pytest.raises(PartyError, match="after it had ended"):
-        found.add(0)
+@pytest.mark.parametrize(
+    ("new_tokens", "read", "refused", "named"),
+    [
+        # (passes that are over, tokens that the next one reads)
+        (8, [], (0, -1), "1 to 12 more tokens, got -1"),
+        (8, [], (0, 13), "1 to 12 more tokens, got 13"),
+        (8, [], (0, 1 << 70), "1 to 12 more tokens"),
+        (8, [(1, 12)], (2, 1), "1 to 0 more tokens, got 1"),  # the context is full
+        # This party may not have noted yet that the first one is over.
+        (8, [(0, 1)], (0, 1), "before the pass before the last was over"),
+        (1, [], (1, 1), "may have 1 tokens"),
+        (1, [(1, 0)], (1, 0), "after it had ended"),
+    ],
+)
+def test_a_client_reads_no_more_than_it_may(
+    new_tokens: int, read: list[tuple[int, int]], refused: tuple[int, int], named: str
+) -> None:
+    found = passes(new_tokens=new_tokens)
+    for computed, rows in read:
+        found.computed = computed
+        found.add(rows)
+    found.computed, rows = refused
+    assert_refused(lambda: found.add(rows), named, error=PartyError)
 
 
 def test_a_plain_answer_reads_each_of_its_tokens_but_the_last() -> None:
