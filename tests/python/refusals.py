@@ -12,12 +12,17 @@ import pytest
 
 
 def assert_refused(
-    call: Callable[[], Any], *named: str, error: type[BaseException] = ValueError
+    call: Callable[[], Any], *named: object, error: type[BaseException] = ValueError
 ) -> None:
     """Checks that a call raises one line of `error` that holds every text of `named`."""
     with pytest.raises(error) as caught:
         call()
-    said = str(caught.value)
-    missing = [text for text in named if text not in said]
+    assert_told(caught, *named)
+
+
+def assert_told(error: pytest.ExceptionInfo[BaseException], *named: object) -> None:
+    """Checks that what was raised is one line that holds every text of `named`."""
+    said = str(error.value)
+    missing = [str(text) for text in named if str(text) not in said]
     assert not missing, f"{said!r} names no {missing}"
     assert "\n" not in said, said

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero.report import read_run
 from aero.train.data.prepared_data import prepare_data
@@ -59,31 +60,24 @@ def small_recipe(corpus: Path, *changes: str) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("label", "change"),
+    ("label", "change", "named"),
     [
-        ("SM+LN+G", "schedule.shape=cosine"),
-        ("SM+LN+G", "training.precision=float16"),
-        ("EReg(SM(t)+ScFuFFN)", "model.num_layers=2"),
-        ("SM(t)+ScFuFFN", "model.num_layers=2"),
+        ("SM+LN+G", "schedule.shape=cosine", "use `aero train`"),
+        ("SM+LN+G", "training.precision=float16", "use `aero train`"),
+        ("EReg(SM(t)+ScFuFFN)", "model.num_layers=2", "use `aero train`"),
+        ("SM(t)+ScFuFFN", "model.num_layers=2", "use `aero train`"),
+        ("SM+LN+G", "data.vocabulary=299", "--prepared"),
+        ("SM+LN+G", 'data.source="elsewhere"', "--prepared"),
     ],
 )
-def test_what_a_replayed_step_does_not_do_is_refused(
-    label: str, change: str, networks: Any, corpus: Path, tmp_path: Path
+def test_what_is_not_trained_by_replay_is_refused(
+    label: str, change: str, named: str, networks: Any, corpus: Path, tmp_path: Path
 ) -> None:
-    data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=32)
+    length = 32 if "train" in named else 128
+    data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=length)
     cell = Cell(label, 3, small_recipe(corpus, change), "group")
-    with pytest.raises(ValueError, match="use `aero train`"):
-        networks.train([cell], networks.Texts([data.folder], "cpu"), tmp_path, 0.0)
-
-
-@pytest.mark.parametrize("change", ["data.vocabulary=299", 'data.source="elsewhere"'])
-def test_a_text_that_nobody_prepared_is_refused(
-    change: str, networks: Any, corpus: Path, tmp_path: Path
-) -> None:
-    data = prepare_data(small_recipe(corpus).data, cache_dir=tmp_path, context_length=128)
-    cell = Cell("SM+LN+G", 3, small_recipe(corpus, change), "group")
-    with pytest.raises(ValueError, match="--prepared"):
-        networks.train([cell], networks.Texts([data.folder], "cpu"), tmp_path, 0.0)
+    texts = networks.Texts([data.folder], "cpu")
+    assert_refused(lambda: networks.train([cell], texts, tmp_path, 0.0), named)
 
 
 @pytest.mark.parametrize("label", ("SM+LN+G", "SM+FN+R+S4", "SM+ScFuFFN+S4"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from torch import Tensor
 
 from aero import flash_attn
@@ -238,42 +241,57 @@ def test_a_cache_without_lengths_is_full_and_takes_nothing_new() -> None:
     torch.testing.assert_close(part.double(), wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_what_cannot_be_done_is_one_line_that_says_so() -> None:
-    q = randn(1, 4, 2, 8)
-    with pytest.raises(ValueError, match=r"^flash_attn_func: return_attn_probs is not .+$"):
-        flash_attn.flash_attn_func(q, q, q, return_attn_probs=True)
-    starts = torch.tensor([0, 4])
-    with pytest.raises(ValueError, match="flash_attn_varlen_func: block_table is not supported"):
-        flash_attn.flash_attn_varlen_func(
-            q[0], q[0], q[0], starts, starts, 4, 4, block_table=torch.zeros(1, 1)
-        )
-    for name in ("rotary_cos", "cache_batch_idx", "cache_leftpad", "block_table"):
-        with pytest.raises(ValueError, match=rf"kvcache: {name} is not supported"):
-            flash_attn.flash_attn_with_kvcache(q, q, q, **{name: torch.zeros(4)})
+Q = torch.zeros(1, 4, 2, 8)
+CACHE = torch.zeros(1, 5, 2, 8)
 
 
-def test_arguments_that_do_not_fit_are_named() -> None:
-    q, starts = randn(1, 4, 2, 8), torch.tensor([0, 4])
-    with pytest.raises(
-        ValueError, match=r"flash_attn_func: q must be \[B, T, H, D\], got \[4, 2, 8"
-    ):
-        flash_attn.flash_attn_func(q[0], q, q)
-    with pytest.raises(ValueError, match=r"window_size must be two integers"):
-        flash_attn.flash_attn_func(q, q, q, window_size=(1, 2, 3))
-    for wrong in ([0, 5], [1, 4], [0, 3, 2, 4]):
-        with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 4 tokens"):
-            flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], torch.tensor(wrong), starts, 4, 4)
-    with pytest.raises(ValueError, match="of the same one or more sequences, got 2 and 1"):
-        flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], torch.tensor([0, 1, 4]), starts, 4, 4)
-    cache = torch.zeros(1, 5, 2, 8)
-    with pytest.raises(ValueError, match="expected cache_seqlens where k is given"):
-        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, q)
-    with pytest.raises(ValueError, match=r"expected room for 3 \+ 4 keys, got a cache of 5"):
-        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, q, cache_seqlens=3)
-    with pytest.raises(ValueError, match="cache_seqlens must be a number or"):
-        flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="expected k and v together"):
-        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, cache_seqlens=0)
+def packed(queries: list[int], keys: tuple[int, ...] = (0, 4), **options: Any) -> Any:
+    starts = torch.tensor(queries), torch.tensor(keys)
+    return flash_attn.flash_attn_varlen_func(Q[0], Q[0], Q[0], *starts, 4, 4, **options)
+
+
+def cached(*new: Tensor, **options: Any) -> Any:
+    return flash_attn.flash_attn_with_kvcache(Q, CACHE, CACHE, *new, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (
+            lambda: flash_attn.flash_attn_func(Q, Q, Q, return_attn_probs=True),
+            ("flash_attn_func: return_attn_probs is not",),
+        ),
+        (
+            lambda: packed([0, 4], block_table=torch.zeros(1, 1)),
+            ("flash_attn_varlen_func: block_table is not supported",),
+        ),
+        *(
+            (lambda name=name: cached(**{name: torch.zeros(4)}), (f"kvcache: {name} is not supp",))
+            for name in ("rotary_cos", "cache_batch_idx", "cache_leftpad", "block_table")
+        ),
+        (
+            lambda: flash_attn.flash_attn_func(Q[0], Q, Q),
+            ("flash_attn_func: q", "[B, T, H, D]", "got [4, 2, 8"),
+        ),
+        (
+            lambda: flash_attn.flash_attn_func(Q, Q, Q, window_size=(1, 2, 3)),
+            ("window_size", "two integers"),
+        ),
+        *(
+            (lambda at=at: packed(at), ("cu_seqlens_q", "rise from 0 to the 4 tokens"))
+            for at in ([0, 5], [1, 4], [0, 3, 2, 4])
+        ),
+        (lambda: packed([0, 1, 4]), ("the same one or more sequences", "got 2 and 1")),
+        (lambda: cached(Q, Q), ("cache_seqlens where k is given",)),
+        (lambda: cached(Q, Q, cache_seqlens=3), ("room for 3 + 4 keys", "got a cache of 5")),
+        (lambda: cached(cache_seqlens=torch.tensor([1, 2])), ("cache_seqlens", "a number or")),
+        (lambda: cached(Q, cache_seqlens=0), ("k and v together",)),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(
+    call: Callable[[], Any], named: tuple[str, ...]
+) -> None:
+    assert_refused(call, *named)
 
 
 class Tiny(torch.nn.Module):

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.python.refusals import assert_refused
 from tests.python.run_records import run_info
 from typer.testing import CliRunner
 
@@ -277,9 +279,15 @@ def test_what_it_takes_leaves_out_what_a_checkpoint_holds(trained, tmp_path):
     assert text.startswith("1 cells to train, 0 done: 512 tokens, ")  # 2 of 10 steps of 256
 
 
-def test_jobs_below_one_are_refused(corpus, tmp_path):
-    with pytest.raises(TrainingError, match="--jobs must be >= 1, got 0"):
-        run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=tmp_path, jobs=0)
+def test_cells_that_cannot_be_run_are_named(corpus, cache_dir, tmp_path):
+    (tmp_path / "cells").write_text("no folder")
+    cells = probe.plan(corpus).cells
+    for jobs, *named in (
+        (0, "--jobs", ">= 1", "got 0"),
+        (1, f"cannot write the lock to {tmp_path / 'cells'}", "run the same command again"),
+    ):
+        run = partial(run_cells, cells, output=tmp_path, cache_dir=cache_dir, jobs=jobs)
+        assert_refused(run, *named, error=TrainingError)
 
 
 def study(*arguments):
@@ -382,13 +390,6 @@ def test_a_cell_that_another_process_takes_first_is_left_to_it(corpus, cache_dir
         "waiting for 1 cells that other processes train",
         "SM+R seed 1: finished after 1 s",
     ]
-
-
-def test_a_lock_that_cannot_be_written_is_named(corpus, cache_dir, tmp_path):
-    (tmp_path / "cells").write_text("no folder")
-    message = f"cannot write the lock to {tmp_path / 'cells'}.*run the same command again"
-    with pytest.raises(TrainingError, match=message):
-        run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=cache_dir)
 
 
 def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_path, monkeypatch):

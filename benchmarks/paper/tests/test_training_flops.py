@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 from tests.python.run_records import run_info
 
 from aero.architecture import ArchitectureSpec
@@ -69,10 +70,20 @@ def test_a_student_pays_for_its_teachers_training_and_passes():
     assert cell.origins["distill_from"].tokens == 400 * STEP
 
 
-def test_a_teacher_that_leaves_nothing_is_refused():
-    student = {**LINEAR_ROW, "distill_from": "SM+LN+G"}
-    with pytest.raises(TrainingError, match="leave 0 for SM\\+ScFuFFN, less than one step of 2048"):
-        plan(student)
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"distill_from": "SM+LN+G"}, ("SM+ScFuFFN", "one step of 2048", "leave 0")),
+        ({"flops_of": "SM"}, ("probe: flops_of", "it has SM+LN+G", "no row 'SM'")),
+        ({"flops_of": "equal"}, ("probe: flops_of", "no row 'equal'")),
+        ({"tokens_factor": 2}, ("equal has flops_of", "no tokens_factor")),
+        ({"start_from": "SM+LN+G"}, ("equal has flops_of", "no start_from")),
+    ],
+)
+def test_budgets_that_cannot_be_read_are_refused(
+    change: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    assert_refused(lambda: plan({**LINEAR_ROW, **change}), *named, error=TrainingError)
 
 
 def test_a_row_of_equal_flops_changes_against_the_row_that_it_is_equal_to():
@@ -81,20 +92,6 @@ def test_a_row_of_equal_flops_changes_against_the_row_that_it_is_equal_to():
     assert baseline is not None and baseline.name == "SM+LN+G"
     # Their seeds see other texts after the shorter one's end: they are not paired.
     assert target.rows[-1].setting != baseline.setting
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"flops_of": "SM"}, "probe: flops_of has no row 'SM'; it has SM\\+LN\\+G"),
-        ({"flops_of": "equal"}, "probe: flops_of has no row 'equal'"),
-        ({"tokens_factor": 2}, "equal has flops_of, so it can have no tokens_factor"),
-        ({"start_from": "SM+LN+G"}, "equal has flops_of, so it can have no start_from"),
-    ],
-)
-def test_budgets_that_cannot_be_read_are_refused(change, message):
-    with pytest.raises(TrainingError, match=message):
-        plan({**LINEAR_ROW, **change})
 
 
 def record(

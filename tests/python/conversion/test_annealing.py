@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from transformers import Trainer, TrainingArguments
 
 from aero.conversion import (
@@ -169,32 +170,35 @@ def test_any_trainer_anneals(tmp_path):
     assert finish_annealing(model).config.spec.label == "SM+ScFuFFN"
 
 
-@pytest.mark.parametrize(
-    ("source", "label", "message"),
-    [
-        ("SM+LN+G", "SOTA:SM+ScFFN", "shaped attention cannot be annealed"),
-        ("SM+LN+G", "SM+LR(layer)", "got gelu and leaky_relu_layer; cut it"),
-        ("SM+ScFuFFN", "SM+FN+ScFuFFN", "FFN must go from gelu, relu, linear"),
-        ("SM+G", "SM+FN+G", "a norm can go from layer to foldable or none, got none to foldable"),
-        ("SM+LN+G", "SM+DyT+G", "can go from layer to foldable or none, got layer to dynamic_tanh"),
-        ("SM+LN+G_i1", "SM+LN+R", "must have all its FFNs"),
-    ],
-)
-def test_a_way_that_does_not_exist_is_refused(source, label, message):
-    with pytest.raises(ValueError, match=rf"begin_annealing: .*{message}"):
-        begin_annealing(AeroForCausalLM(AeroConfig.from_label(source, model="tiny")), label)
+def way(source, label):
+    return lambda: begin_annealing(
+        AeroForCausalLM(AeroConfig.from_label(source, model="tiny")), label
+    )
 
 
-def test_an_annealing_under_way_is_not_finished():
+def halfway():
     model = begin_annealing(network("SM+LN+G"), "SM+ScFuFFN")
     set_annealing_progress(model, 0.5)
-    with pytest.raises(ValueError, match="only 50% of its way; train it to the end"):
-        finish_annealing(model)
-    for change in (convert, begin_annealing):
-        with pytest.raises(ValueError, match=r"annealed into SM\+ScFuFFN; train it to the end"):
-            change(model, "SM")
-    with pytest.raises(ValueError, match="is not being annealed"):
-        finish_annealing(network("SM"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (way("SM+LN+G", "SOTA:SM+ScFFN"), ("shaped attention cannot be annealed",)),
+        (way("SM+LN+G", "SM+LR(layer)"), ("cut it", "got gelu and leaky_relu_layer")),
+        (way("SM+ScFuFFN", "SM+FN+ScFuFFN"), ("FFN", "from gelu, relu, linear")),
+        (way("SM+G", "SM+FN+G"), ("a norm", "from layer to foldable or none", "none to foldable")),
+        (way("SM+LN+G", "SM+DyT+G"), ("from layer to foldable or none", "layer to dynamic_tanh")),
+        (way("SM+LN+G_i1", "SM+LN+R"), ("all its FFNs",)),
+        (lambda: finish_annealing(halfway()), ("train it to the end", "only 50% of its way")),
+        (lambda: convert(halfway(), "SM"), ("train it to the end", "annealed into SM+ScFuFFN")),
+        (lambda: begin_annealing(halfway(), "SM"), ("train it to the end", "into SM+ScFuFFN")),
+        (lambda: finish_annealing(network("SM")), ("is not being annealed",)),
+    ],
+)
+def test_a_way_that_does_not_exist_or_is_not_gone_is_refused(call, named):
+    assert_refused(call, *named)
 
 
 HISTORY = "begin_annealing (inexact): SM+LN+R becomes SM+ScFuFFN_i1"

@@ -272,44 +272,6 @@ def test_an_aero_network_takes_in_place_all_that_a_new_one_has():
     assert "strength_bias" not in model.state_dict() and model.head_strengths() is None
 
 
-REFUSED = [
-    ("SM(t)", "SM", {}, "convert: the trained temperatures of SM(t) are of kind 'head_position'; "
-     "networks without cannot hold them, so keep them in the label"),
-    ("SM(t)", "SM(t:head)", {}, "convert: the trained temperatures of SM(t) are of kind "
-     "'head_position'; 'head' cannot hold them, so keep them in the label"),
-    ("SM(t:head)", "SM(t:scalar)", {}, "convert: the trained temperatures of SM(t:head) are of "
-     "kind 'head'; 'scalar' cannot hold them, so keep them in the label"),
-    ("SM", "SM+LN", {}, "convert: norms ('none', 'none') of SM (in blocks, at the end) cannot "
-     "become ('layer', 'layer'): a LayerNorm can be replaced or removed and a foldable norm "
-     "folded, all of them, but none can be added, and DyT and Derf are trained from scratch; state "
-     "final_norm=... to keep the last"),
-    ("SM+ScFuFFN", "SM+ScFFN", {}, "convert: SM+ScFuFFN cannot become SM+ScFFN: its FFNs are "
-     "fused, which cannot be undone; keep that in the label, or start from an earlier network"),
-    ("SM", "SM_i3", {}, "convert: SM_i3 prunes more FFNs than the 2 layers of the model have; end "
-     "the label with _i2 or less"),
-    ("SM", "SM", {"context_length": 33}, "convert: context_length must be from 1 to the network's "
-     "32, since later positions have no weights, got 33"),
-    ("SM(t:head)", "SM(t:head)", {"temperature_parametrization": "log"}, "convert: "
-     "temperature_parametrization must be left out, since the model's temperatures are stored as "
-     "'identity'"),
-    ("SM", "SM", {"vocab_size": 5}, "convert: vocab_size is the model's, 61, and cannot be 5: "
-     "weights of another size cannot be carried over; leave it out"),
-    ("SM", "SM", {"wieght": 5}, "convert: there is no option 'wieght'; there are context_length, "
-     f"tied_embeddings, final_norm, {', '.join(TRAINING)}"),
-    ("SM", "SOTA:SM", {}, "convert: SM cannot become SOTA:SM: shaped attention (SOTA labels) has "
-     "other weights; train it again, AeroForCausalLM(AeroConfig.from_label(...))"),
-    ("SOTA:SM", "SM", {}, "convert: SOTA:SM cannot become SM: shaped attention (SOTA labels) has "
-     "other weights; train it again, AeroForCausalLM(AeroConfig.from_label(...))"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("before", "after", "options", "message"), REFUSED)
-def test_a_refusal_says_all_of_it(before, after, options, message):
-    with pytest.raises(ValueError) as error:
-        convert(aero_network(before), after, **options)
-    assert str(error.value) == message
-
-
 @pytest.mark.parametrize("label", ["SM+XX", "SM_i"])
 def test_a_label_that_is_none_is_refused_as_everywhere(label):
     with pytest.raises(ValueError) as expected:

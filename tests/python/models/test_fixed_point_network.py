@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 
 from aero.fixed_point import Approximations
 from aero.models import FixedPointForCausalLM
@@ -79,17 +80,17 @@ def test_any_length_up_to_the_context_is_fine(shape):
     assert difference(trained_like("SM+ScFuFFN"), shape=shape) < 0.05
 
 
-def test_a_longer_sequence_is_an_error():
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        ([[0] * 33], ("T up to 32", "got [1, 33]")),
+        ([[255, -1]], ("from 0 to 255, the vocabulary", "got -1")),
+        ([[255, 256]], ("from 0 to 255, the vocabulary", "got 256")),
+    ],
+)
+def test_ids_that_the_network_does_not_know_are_an_error(ids, named):
     model = FixedPointForCausalLM(trained_like("SM"))
-    with pytest.raises(ValueError, match=r"T up to 32, got \[1, 33\]"):
-        model(torch.zeros(1, 33, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("unknown", [-1, 256])
-def test_an_id_beyond_the_vocabulary_is_an_error(unknown):
-    model = FixedPointForCausalLM(trained_like("SM"))
-    with pytest.raises(ValueError, match=rf"from 0 to 255, the vocabulary, got {unknown}$"):
-        model(torch.tensor([[255, unknown]]))
+    assert_refused(lambda: model(torch.tensor(ids)), *named)
 
 
 def test_a_secret_temperature_and_shares_change_the_last_bits_only():

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 
 from aero import _core, mpc
-from aero.mpc.described_stacks import load_stack
 from aero.mpc.latency import Duration
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable
 from aero.tables import in_units
@@ -314,41 +314,7 @@ def test_sizes_of_a_network_may_be_of_numpy_and_are_checked() -> None:
         mpc.simulate(3)  # type: ignore[arg-type]
 
 
-# --- descriptions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ({"fields": {"exp_squarings": 0}}, "exp_squarings must be an integer from 1 to 17, got 0"),
-        ({"fields": {"exp_squarings": [5]}}, "fields.exp_squarings must be a bool, a number or a "
-         "text, got list"),
-        ({"prices": {"gelu": {}}, "source": "x"}, "prices.gelu must be a mapping of prices, got "
-         "{}"),
-        ({"prices": {"gelu": {"rounds": True}}, "source": "x"}, "prices.gelu.rounds must be a "
-         "number, got True"),
-        ({"name": " "}, "name must be a text, got ' '"),
-        ({"source": 3}, "source must be a text, got 3"),
-        ({"format": None}, "format must be 1, got None"),
-        ({"name": "aero-optimized"}, "name must not be that of a stack, got 'aero-optimized'"),
-    ],
-)  # fmt: skip
-def test_a_refused_description_says_all_of_it(
-    tmp_path: Path, entries: dict[str, Any], message: str
-) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"format": 1, "name": "mine", "base": "spu-2024", **entries}))
-    with pytest.raises(ValueError) as error:
-        load_stack(path)
-    assert str(error.value) == f"stack description mine.json: {message}"
-
-
 def test_a_stack_that_is_none_is_told_which_there_are() -> None:
-    *others, last = [*_core.stack_names(), *_core.optimized_stack_names(), "blb", "sigma"]
-    known = ", ".join(f'"{name}"' for name in others)
-    with pytest.raises(ValueError) as error:
-        mpc.stack_fields("spu")
-    assert str(error.value) == (
-        f'simulate: stack must be {known} or "{last}", or the path of a .yaml, .yml or .json '
-        'description, got "spu"'
-    )
+    known = [*_core.stack_names(), *_core.optimized_stack_names(), "blb", "sigma"]
+    named = [f'"{name}"' for name in known]
+    assert_refused(lambda: mpc.stack_fields("spu"), "stack", *named, '.json description, got "spu"')

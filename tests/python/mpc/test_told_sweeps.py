@@ -148,11 +148,3 @@ def test_a_token_is_priced_with_the_fields_that_were_changed() -> None:
         one = report.token_report(token)
         assert one.changed_fields() == {"exp_squarings": 6}
         assert one.total == cost and "reveal" in one.by_kind
-
-
-@pytest.mark.parametrize("value", [True, "3", 1.5])
-@pytest.mark.parametrize("name", ["new_tokens", "batch"])
-def test_a_count_of_a_generation_is_an_integer(name: str, value: Any) -> None:
-    message = f"^simulate_generation: {name} must be an integer, got {value!r}$"
-    with pytest.raises(ValueError, match=message):
-        mpc.simulate_generation("SM", **{"new_tokens": 1, **TINY, name: value})

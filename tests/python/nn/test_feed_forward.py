@@ -90,10 +90,3 @@ def test_scales_that_are_not_trainable_stay(trainable):
         assert layer.alpha.shape == layer.beta.shape == (1,)
         learned = {name for name in ("alpha", "beta") if getattr(layer, name).requires_grad}
         assert learned == set(trainable)
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="activation must be one of gelu, relu"):
-        FeedForward(8, 32, "swish")
-    with pytest.raises(ValueError, match="must name 'alpha' and 'beta' only, got gamma"):
-        ScaledFusedFeedForward(8, trainable=["gamma"])

@@ -36,18 +36,3 @@ def test_positions_are_looked_up_by_id():
     assert torch.equal(temperature(ids[1:]), expected[1])
     sliced = temperature(first_position=5, num_positions=3)
     assert torch.equal(sliced, expected[1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"shape": "layer"}, "shape must be one of head_position, head, scalar, got 'layer'"),
-        ({"init": 0.0}, "init must be not zero, got 0.0"),
-        ({"init": -1.0, "parametrization": "log"}, "init must be positive, got -1.0"),
-        ({"parametrization": "exp"}, "parametrization must be 'identity' or 'log', got 'exp'"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, message):
-    arguments = {"shape": "head", "num_heads": 2, "context_length": 4, **arguments}
-    with pytest.raises(ValueError, match=message):
-        Temperature(**arguments)

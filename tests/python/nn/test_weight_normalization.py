@@ -45,8 +45,3 @@ def test_recomputing_a_checkpoint_makes_no_power_iteration(use_reentrant):
     torch.testing.assert_close(x.grad, expected)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(checkpointed.state_dict()[name], value)
-
-
-def test_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="kind must be 'weight_norm' or 'spectral_norm'"):
-        normalize_weight(Linear(2, 2), "batch_norm")

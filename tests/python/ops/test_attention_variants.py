@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from torch import Tensor
 
 from aero.ops import attention_entropy
@@ -57,22 +59,21 @@ def test_a_window_without_bounds_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-@pytest.mark.parametrize("window", [(-1, 0), (0, -1), (1,), (1, 2, 3)])
-def test_a_window_that_is_none_is_refused(window: Any, backend: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("window", window) for window in ((-1, 0), (0, -1), (1,), (1, 2, 3))),
+        *(("softcap", cap) for cap in (0.0, -1.0, math.inf, math.nan)),
+        *(("dropout_p", p) for p in (-0.1, 1.0, math.nan)),
+    ],
+)
+def test_values_that_are_none_are_refused(name: str, value: Any, backend: Any) -> None:
     q, k, v = draw(3, 1, 2, 9, 16)
-    with pytest.raises(ValueError, match="attention_entropy: window must be"):
-        attention_entropy(q, k, v, window=window, backend=backend)
+    call = partial(attention_entropy, q, k, v, backend=backend, **{name: value})
+    assert_refused(call, f"attention_entropy: {name} must be", "got")
 
 
 # --- scores -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["native", "reference"])
-@pytest.mark.parametrize("cap", [0.0, -1.0, math.inf, math.nan])
-def test_a_cap_that_is_none_is_refused(cap: float, backend: Any) -> None:
-    q, k, v = draw(3, 1, 2, 9, 16)
-    with pytest.raises(ValueError, match="attention_entropy: softcap must be"):
-        attention_entropy(q, k, v, softcap=cap, backend=backend)
 
 
 def test_the_cap_bounds_scores_before_the_temperature_divides_them() -> None:

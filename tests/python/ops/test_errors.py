@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aero import ops
@@ -41,33 +42,33 @@ def test_rows_that_run_backwards_are_torchs_to_refuse_or_to_copy() -> None:
     assert torch.equal(ops.temperature_softmax(q)[0], ops.temperature_softmax(q + 0)[0])
 
 
+def nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.zeros(4, 8), torch.zeros(6, 8)], layout=layout)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
         (attend, "q"), (attend, "temperature"), (attend, "mask"), (softmax, "scores"),
-        (softmax, "temperature"), (penalty, "thresholds"), (feed, "x"), (feed, "alpha"),
+        (softmax, "temperature"), (penalty, "entropies"), (penalty, "thresholds"), (feed, "x"),
+        (feed, "alpha"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("value", [1.0, torch.ones(3).numpy()])
-def test_what_is_no_tensor_is_named(call: Any, argument: str, value: Any) -> None:
-    message = f"{argument} must be a tensor, got {type(value).__name__}"
-    with pytest.raises(ValueError, match=message):
-        call(**{argument: value})
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize(
-    ("call", "argument"),
-    [(attend, "q"), (attend, "mask"), (softmax, "scores"), (penalty, "entropies"), (feed, "x")],
+    ("make", "named"),
+    [
+        (lambda: 1.0, ("tensor", "got float")),
+        (lambda: torch.ones(3).numpy(), ("tensor", "got ndarray")),
+        (lambda: nested(torch.strided), ("a dense tensor", "got", "pad")),
+        (lambda: nested(torch.jagged), ("a dense tensor", "got", "pad")),
+    ],
+    ids=["number", "array", "strided", "jagged"],
 )
-def test_a_nested_tensor_is_refused_with_what_to_do(
-    call: Any, argument: str, layout: torch.layout
+def test_what_is_no_dense_tensor_is_named(
+    call: Any, argument: str, make: Any, named: tuple[str, ...]
 ) -> None:
-    parts = [torch.zeros(4, 8), torch.zeros(6, 8)]
-    nested = torch.nested.nested_tensor(parts, layout=layout)
-    with pytest.raises(ValueError, match=rf": {argument} must be a dense tensor, got .*pad"):
-        call(**{argument: nested})
+    assert_refused(lambda: call(**{argument: make()}), f": {argument} must be ", *named)
 
 
 @pytest.mark.parametrize(

@@ -168,11 +168,3 @@ DAMAGES = {
     "empty": lambda path: os.truncate(path, 0),
     "gone": os.unlink,
 }
-
-
-def assert_told(error, *parts: object) -> None:
-    """An error is one line that names the argument, what it must be and what it was."""
-    text = str(error.value)
-    assert "\n" not in text
-    for part in parts:
-        assert str(part) in text, text

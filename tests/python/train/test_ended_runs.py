@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.python.refusals import assert_told
 
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import Divergence
@@ -18,7 +19,7 @@ from aero.train.runs.perplexity import HeldOutLoss, measure_loss
 from aero.train.runs.run_folder import RunFolder
 from aero.train.runs.run_results import analyze_run, evaluate_run, open_run, write_evaluation
 
-from .conftest import assert_told, begun
+from .conftest import begun
 
 EREG, FOLDABLE = "EReg(SM(t)+ScFuFFN)", "SM+FN+R"
 

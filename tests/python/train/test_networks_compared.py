@@ -8,6 +8,7 @@ from pickle import UnpicklingError
 import pytest
 import torch
 from safetensors import SafetensorError
+from tests.python.refusals import assert_told
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig
 from transformers.utils import logging as transformers_logging
 
@@ -20,8 +21,6 @@ from aero.train.runs import fixed_point_evaluation
 from aero.train.runs.fixed_point_evaluation import FixedPointEvaluation, _Compared, _fields_from
 from aero.train.runs.perplexity import HeldOutLoss
 from aero.train.trainer import _damage_named
-
-from .conftest import assert_told
 
 
 def test_a_teacher_sees_tokens_and_mask_and_keeps_no_cache():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tests.python.refusals import assert_told
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
@@ -29,7 +30,7 @@ from aero.train.runs.checkpoints import finish_checkpoint, runs_below
 from aero.train.runs.origins import Origin
 from aero.train.training import train_runs
 
-from .conftest import assert_told, plan_one, stopped_at
+from .conftest import plan_one, stopped_at
 
 EREG, FOLDABLE = "EReg(SM(t)+ScFuFFN)", "SM+FN+R"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.python.refusals import assert_told
 
 from aero.internals.errors import TrainingError
 from aero.train import forecast as forecast_module
@@ -19,7 +20,7 @@ from aero.train.runs.planning import plan_runs
 from aero.train.runs.run_folder import RunFolder
 from aero.train.schedules import AnnealingCallback, annealing_at, penalty_share
 
-from .conftest import assert_told, begun, plan_one
+from .conftest import begun, plan_one
 
 
 def start(run, status="finished"):

@@ -6,10 +6,15 @@ import yaml
 from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
+from aero.train.arguments import batch_split
 from aero.train.recipes.recipe import (
+    AnnealingSection,
+    EvaluationSection,
+    ModelSection,
     OptimizerSection,
     Recipe,
     RegularizationSection,
+    ScheduleSection,
     TrainingSection,
 )
 from aero.train.recipes.recipe_files import load_recipe, recipe_names, recipe_to_dict
@@ -130,6 +135,33 @@ NUMBER = "expected finite numbers"
         (written("trainig: {}"), ("did you mean 'training'", "'trainig'")),
         (written("per_label: {SM: 3}"), ("per_label.SM",)),
         (written("per_label: {SM: {learning_rate: 1}}"), ("'per_label.SM.learning_rate'",)),
+        (given("training.learning_rate=1"), ("did you mean 'optimizer.learning_rate'",)),
+        (given("per_label.SM={max_entrop: x}"), ("'per_label.SM.max_entrop'", "max_entropy'")),
+        (lambda folder: Recipe(model=ModelSection(preset=3)), ("model.preset", "a word", "3")),
+        (
+            lambda folder: Recipe(model=ModelSection(num_layers=1.5)),
+            ("model.num_layers", "null", "1.5"),
+        ),
+        (
+            lambda folder: Recipe(regularization=RegularizationSection(tolerance_margin="paper")),
+            ("regularization.tolerance_margin", "a number", "authors_code", "'paper'"),
+        ),
+        (
+            lambda folder: Recipe(schedule=ScheduleSection(shape="flat")),
+            ("schedule.shape", "linear, cosine", "'flat'"),
+        ),
+        (
+            lambda folder: Recipe(annealing=AnnealingSection(start_fraction=0.5, end_fraction=0.5)),
+            ("annealing.start_fraction", "< annealing.end_fraction = 0.5", "0.5"),
+        ),
+        (
+            lambda folder: Recipe(evaluation=EvaluationSection(final_tokens=127)),
+            ("evaluation.final_tokens", "model.context_length = 128", "127"),
+        ),
+        (
+            lambda folder: batch_split(Recipe(), 3),
+            ("training.tokens_per_step", "multiple of 3 processes x 128", "4096"),
+        ),
         (lambda folder: load_recipe("dmeo"), ("did you mean 'demo'", "got 'dmeo'")),
         (lambda folder: load_recipe("demo", config=folder / "no"), ("no: cannot", "No such file")),
     ],

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.python.refusals import assert_told
 from tokenizers import Tokenizer, models
 
 from aero.internals.errors import TrainingError
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
-
-from .conftest import assert_told
 
 
 class Vocabulary(dict):

@@ -284,9 +284,3 @@ def test_a_step_is_split_evenly(windows, processes, limit, expected):
         tokens_per_step=windows * 128, micro_batch_tokens=None if limit is None else limit * 128
     )
     assert batch_split(Recipe(training=section), processes) == expected
-
-
-def test_a_step_that_cannot_be_shared_is_refused():
-    recipe = Recipe(training=TrainingSection(tokens_per_step=128 * 3))
-    with pytest.raises(TrainingError, match="multiple of 2 processes x 128 tokens, got 384"):
-        batch_split(recipe, 2)

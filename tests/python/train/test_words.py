@@ -6,14 +6,12 @@ import types
 from dataclasses import replace
 
 import pytest
+from tests.python.refusals import assert_told
 
 from aero.internals.errors import StopRequestedError, TrainingError, disk_errors
-from aero.train.arguments import batch_split
 from aero.train.data import hub
 from aero.train.recipes.recipe import (
-    AnnealingSection,
     EvaluationSection,
-    ModelSection,
     OptimizerSection,
     Recipe,
     RegularizationSection,
@@ -22,8 +20,6 @@ from aero.train.recipes.recipe import (
 )
 from aero.train.recipes.recipe_files import _as_number, load_recipe
 from aero.train.recipes.recipe_sections import Bounds
-
-from .conftest import assert_told
 
 NO_ROOM, REFUSED = "no space left", "cannot write"
 
@@ -88,59 +84,6 @@ def test_a_number_outside_of_its_range_is_told_the_end(bounds, value, complaint)
 # --- recipes ----------------------------------------------------------------------------------
 
 # One of each kind: the setting, what it may be, what it was.
-RECIPES = [
-    (["model.preset", "a word", "3"], lambda: Recipe(model=ModelSection(preset=3))),
-    (["model.num_layers", "null", "1.5"], lambda: Recipe(model=ModelSection(num_layers=1.5))),
-    (
-        ["regularization.tolerance_margin", "a number", "authors_code", "'paper'"],
-        lambda: Recipe(regularization=RegularizationSection(tolerance_margin="paper")),
-    ),
-    (
-        ["schedule.shape", "linear, cosine", "'flat'"],
-        lambda: Recipe(schedule=ScheduleSection(shape="flat")),
-    ),
-    (
-        ["annealing.start_fraction", "< annealing.end_fraction = 0.5", "0.5"],
-        lambda: Recipe(annealing=AnnealingSection(start_fraction=0.5, end_fraction=0.5)),
-    ),
-    (
-        ["evaluation.final_tokens", "model.context_length = 128", "127"],
-        lambda: Recipe(evaluation=EvaluationSection(final_tokens=127)),
-    ),
-    (
-        ["training.tokens_per_step", "multiple of model.context_length = 128", "129"],
-        lambda: Recipe(training=TrainingSection(tokens_per_step=129)),
-    ),
-    (
-        ["training.tokens_per_step", "multiple of 3 processes x 128", "4096"],
-        lambda: batch_split(Recipe(), 3),
-    ),
-    (
-        ["'training.learning_rate'", "did you mean 'optimizer.learning_rate'"],
-        lambda: load_recipe("demo", settings=["training.learning_rate=1"]),
-    ),
-    (
-        ["'per_label.SM.max_entrop'", "did you mean 'per_label.SM.max_entropy'"],
-        lambda: load_recipe("demo", settings=["per_label.SM={max_entrop: log_visible}"]),
-    ),
-    (
-        ["'optimizers'", "did you mean 'optimizer'"],
-        lambda: load_recipe("demo", settings=["optimizers.x=1"]),
-    ),
-    (["per_label.SM", "key: value", "3"], lambda: load_recipe("demo", settings=["per_label.SM=3"])),
-    (
-        ["--set", "section.key=value", "'training=5'"],
-        lambda: load_recipe("demo", settings=["training=5"]),
-    ),
-    (["recipe", "demo, languini", "'dmo'", "did you mean 'demo'"], lambda: load_recipe("dmo")),
-]
-
-
-@pytest.mark.parametrize(("parts", "make"), RECIPES)
-def test_a_wrong_recipe_names_the_setting_what_it_may_be_and_what_it_was(parts, make):
-    with pytest.raises(TrainingError) as error:
-        make()
-    assert_told(error, "train: ", *parts)
 
 
 def test_nothing_is_suggested_where_nothing_is_near():
