@@ -19,7 +19,7 @@ from aero.tables import markdown_table
 HERE = Path(__file__).parent
 DATA = HERE / "strangers.yaml"
 PAGE = HERE / "results" / "strangers_202611.md"
-_UNITS = {"bit": 1 / 8, "B": 1.0, "MiB": 2.0**20}
+_UNITS = {"bit": 1 / 8, "B": 1.0, "MiB": 2.0**20, "GiB": 2.0**30}
 
 
 def rows() -> list[dict[str, Any]]:

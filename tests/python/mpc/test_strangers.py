@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -20,6 +21,15 @@ OFF = {
     "GPT-2, 128 tokens, twelve exponentials of all scores": 53.0,
     "one comparison of 64 bits, of 131,072": 2.0,
     "one truncation of a number whose sign is known, of 131,072": 31.0,
+    "one comparison of two shares": 0.001,
+    "one product of two shares, not truncated": 0.001,
+    "a product of 128 x 768 by 768 x 3,072 shares, not truncated": 0.001,
+    "one truncation of shares": 51.0,
+    "SIGMA, BERT-base, 64 tokens": 0.2,
+    "SIGMA, BERT-base, 32 tokens": 0.2,
+    "SIGMA, BERT-base, 256 tokens": 0.1,
+    "SIGMA, GPT-Neo 1.3B, 128 tokens": 2.2,
+    "SIGMA, BERT-tiny, 128 tokens": 37.0,
 }
 # 8 bytes of a party where 0.9.5 sends 4; truncated elements of twelve layers of BERT-base.
 TRUNCATED = 12 * (
@@ -58,6 +68,66 @@ def test_products_in_place_of_squares_explain_most_of_the_exponentials() -> None
         for name, times in parts.items()
     )
     assert as_products == pytest.approx(row["measured"], rel=0.08)
+
+
+# OpenBumbleBee's README, bits of both parties: what its code sends besides Ferret, whole extensions
+# of Ferret (two runs had three), and seeds.
+README = {
+    ("comparison", 32): (348.377, 1.5, 2),
+    ("comparison", 40): (428.377, 1.5, 2),
+    ("comparison", 64): (690.503, 2, 3),
+    ("unknown sign", 32): (369.503, 2, 3),
+    ("unknown sign", 64): (723.754, 3, 4),
+    ("known sign", 32): (32.252, 1, 2),
+    ("known sign", 64): (36.252, 1, 2),
+}
+
+
+def bits_besides_ferret(protocol: str, ring: int) -> float:
+    """Choices, messages and opened bits of compare_prot.cc and truncate_prot.cc, by 12 bits."""
+    # Eight messages of 12 bits fill words of the ring; a choice.
+    conversion = math.ceil(8 * 12 / ring) * ring / 8 + 1
+    if protocol == "known sign":
+        return 2 + 1 + conversion  # two messages of a bit, and a choice
+    digits = ring // 4
+    # A 1-of-16 OT of two bits each; ANDs of full binary trees open 2 bits of each party, two ANDs
+    # with one factor 3.
+    sent, left = digits * (16 * 2 + 4), digits
+    while left > 1:
+        full = 2 ** (left.bit_length() - 1)
+        for width in (full >> level for level in range(full.bit_length() - 1)):
+            sent += 2 * 2 + 2 * 3 * (width // 2 - 1)
+        left -= full - 1
+    return sent + (conversion if protocol == "unknown sign" else 0)
+
+
+@pytest.mark.parametrize(("protocol", "ring"), README)
+def test_openbumblebees_readme_is_its_code_to_the_last_digit(protocol: str, ring: int) -> None:
+    bits, extensions, seeds = README[protocol, ring]
+    # 1,280 trees of depth 13 with nodes of 16 B, and seeds of 16 B, over 131,072 numbers.
+    ferret = 8 * (extensions * 1280 * 13 * 16 + seeds * 16) / 131072
+    assert bits_besides_ferret(protocol, ring) + ferret == pytest.approx(bits, abs=1e-3)
+    rows = {row["measured"] for row in strangers.rows() if row["stack"] == "openbumblebee"}
+    assert rows == {690.503, 36.252}
+
+
+@pytest.mark.parametrize(
+    ("elements", "ring", "sent"),
+    [
+        (12 * 128 * 3072, 50, 171048960),
+        (24 * 128 * 8192, 51, 931135488),
+        (2 * 128 * 512, 37, 3473408),
+    ],
+)
+def test_sigmas_gelu_grows_with_its_ring(elements: int, ring: int, sent: int) -> None:
+    assert sent / elements == 36.25 + 0.75 * (ring - 50)
+
+
+def test_sigmas_other_rings_explain_gpt_neo_and_bert_tiny() -> None:
+    for name, ring, off in (("GPT-Neo", 51, 1e-3), ("BERT-tiny", 37, 3e-3)):
+        [row] = [one for one in strangers.rows() if name in one["name"]]
+        in_its_ring = strangers.predicted(row) * (1 + 0.75 / 36.25 * (ring - 50))
+        assert in_its_ring == pytest.approx(row["measured"], rel=off)
 
 
 def test_every_row_is_tested() -> None:
