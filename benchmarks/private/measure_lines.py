@@ -18,6 +18,9 @@ from typing import Any
 
 PROTOCOLS = ("cheetah", "semi2k", "aby3")
 ROWS, COLUMNS = 32, 512
+# The scores of eight query heads in two groups, and the groups' key heads, [2, 32, 64].
+QUERIES = "x.reshape(32, 8, 64).swapaxes(0, 1)"
+KEYS = "y[:, :128].reshape(32, 2, 64).swapaxes(0, 1)"
 # Of x and y, [32, 512] of shares; the group's second line is what `aero private` runs instead.
 LINES = {
     "x * y": "x * y",
@@ -32,6 +35,8 @@ LINES = {
     "jax.nn.gelu(x, approximate=False)": "jax.nn.gelu(x, approximate=False)",
     "x / 2 * (1 + erf(x / sqrt(2)))": "(x * 0.5) * (1 + jax.lax.erf(x * 0.7071067811865476))",
     "x / jnp.sqrt(jnp.mean(x * x))": "x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True))",
+    "q @ jnp.repeat(k, 4, 0).mT": f"({QUERIES}) @ jnp.repeat({KEYS}, 4, 0).mT",
+    "q.reshape(2, 128, 64) @ k.mT": f"({QUERIES}).reshape(2, 128, 64) @ ({KEYS}).mT",
 }
 
 
@@ -61,6 +66,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         f"Bytes that all parties send for each element of {ROWS} x {COLUMNS} shares, SPU 0.9.5, "
         "Z_2^64, 18 fraction bits, one run of each line; in brackets the largest difference from "
         "JAX on standard normal numbers. Under Cheetah a line pays whole extensions of Ferret. "
+        "q [8, 32, 64] are x as eight query heads, k [2, 32, 64] two key heads of y. "
         "Written by `benchmarks/private/measure_lines.py`.",
         "",
         "| line | " + " | ".join(PROTOCOLS) + " |",
@@ -97,7 +103,7 @@ def measure(protocol: str) -> dict[str, Any]:
         function = eval(f"lambda x, y: {code}", {"jax": jax, "jnp": jnp})
         result = parties.run("line", function, *inputs)
         sent = parties.calls[-1].traffic.comm_bytes
-        off = np.abs(parties.reveal(result) - np.asarray(function(*arrays))).max()
+        off = np.abs(parties.reveal(result) - np.asarray(function(*map(jnp.asarray, arrays)))).max()
         parties.discard(result)
         found[line] = {"bytes": sent, "largest_difference": float(off)}
         print(protocol, line, sent, file=sys.stderr)

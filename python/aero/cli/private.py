@@ -133,7 +133,7 @@ def run(
         for numbers in prompts:
             check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_, protocol)
-        check_batch(prompts, chosen, link)
+        check_batch(prompts, chosen)
         length, sizes = len(prompts[0]), {"parties": chosen.parties, "sequences": len(prompts)}
         chosen = in_slices(network.description, chosen, length, **sizes)
         check_memory(network.description, chosen, length, **sizes)

@@ -101,8 +101,7 @@ def chat(
     answers are written to standard output. A line for each token with its seconds, its bytes and
     what is left goes to standard error.
 
-    Several prompts go side by side, here in one process: each gets one answer, and nothing more is
-    said.
+    Several prompts go side by side: each gets one answer, and nothing more is said.
     """
     from aero.private.party_errors import PartyError
 
@@ -112,6 +111,7 @@ def chat(
         from aero.private.measuring.conversation_cost import ConversationCost
         from aero.private.parties.conversation import Conversation
         from aero.private.parties.job import (
+            by_place,
             check_batch,
             check_runnable,
             check_tokens,
@@ -133,11 +133,6 @@ def chat(
         for numbers in prompts:
             check_tokens(numbers, 1, description)
         check_batch(prompts, chosen)
-        if len(prompts) > 1 and connect is not None:
-            raise ValueError(
-                "private: --connect must be left out with several prompts, which go side by side "
-                "in one process"
-            )
         length = len(prompts[0])
         talk = _talk(prompts, description["context_length"], tokens, most, _stops(stop, known))
         parties = chosen.parties if connect is None else 1
@@ -151,10 +146,10 @@ def chat(
         if isinstance(talk, Conversation):
             shown = TalkShown(talk, cost, known, lines, as_json=as_json, agreed=yes)
         else:
-            shown = BatchShown(talk, cost, known, as_json=as_json)
+            shown = BatchShown(talk, cost, known, as_json=as_json, agreed=yes)
         python = find_private_python()
+        given: Any = prompts if len(prompts) > 1 else prompts[0]
         if connect is None:
-            given: Any = prompts if len(prompts) > 1 else prompts[0]
             generate_privately(folder, given, 1, chosen, shown.piece, python, reads=talk)
         else:
             known_party, third = folder / SERVER_CERTIFICATE, folder / HELPER_CERTIFICATE
@@ -162,7 +157,7 @@ def chat(
                 folder,
                 chosen,
                 connect,
-                tokens=tuple(prompts[0]),
+                tokens=by_place(given, chosen),
                 new_tokens=talk.most,
                 helper=helper,
                 security=given_security(keys, known_party, third, chosen),
@@ -170,7 +165,6 @@ def chat(
                 log=log,
                 limits=TimeLimits(connect=wait, silence=silence, stage=stage),
             )
-            assert isinstance(shown, TalkShown)
             ask(job, shown.event, python, reads=talk)
         shown.end()
 

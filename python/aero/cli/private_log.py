@@ -55,6 +55,7 @@ class Shown:
         self._encrypted, self._reveal = encrypted, reveal
         self._three, self._helper = three, helper
         self._whose: tuple[str | None, str | None] = (None, None)
+        self._sequences = 1
 
     def event(self, event: Event) -> None:
         """Prints it, if there is anything to say of it."""
@@ -70,10 +71,13 @@ class Shown:
                 note(f"{_now()} waiting for clients on {event.address}")
             case events.Client():
                 self._found, self._whose = Generated(), (event.address, event.who)
-                asked = f"{event.prompt_length} tokens of prompt, {event.new_tokens} new"
+                self._sequences = event.sequences
+                several = f"{event.sequences} prompts, each " * (event.sequences > 1)
+                asked = f"{several}{event.prompt_length} tokens of prompt, {event.new_tokens} new"
                 self._log(f"client: {asked}", *self._whose)
             case events.Served():
-                self._log(f"served {len(self._found.calls)} tokens", event.address, event.who)
+                count = self._sequences * len(self._found.calls)
+                self._log(f"served {count} tokens", event.address, event.who)
             case events.Unpadded():
                 self._log(f"not padded: {event.reason}", *self._whose)
             case events.Lost():

@@ -55,8 +55,26 @@ class Lines:
 class _Shown:
     """What passes took, as they end."""
 
-    def __init__(self, cost: ConversationCost, known: Tokenizer | None, *, as_json: bool) -> None:
-        self._cost, self._known, self._as_json = cost, known, as_json
+    def __init__(
+        self,
+        talk: Conversation | SideBySide,
+        cost: ConversationCost,
+        known: Tokenizer | None,
+        *,
+        as_json: bool,
+        agreed: bool,
+    ) -> None:
+        """Shows what passes took.
+
+        Args:
+            talk: what is shown.
+            cost: of it.
+            known: the tokenizer, if there is one.
+            as_json: all of it, at the end.
+            agreed: whether the user takes any price.
+        """
+        self._shown = talk
+        self._cost, self._known, self._as_json, self._agreed = cost, known, as_json, agreed
         self._bytes, self._start = 0, time.monotonic()
         self._took: list[dict[str, float]] = []
 
@@ -68,57 +86,6 @@ class _Shown:
             self._start = time.monotonic()
         else:
             self._bytes += sent
-
-    def _passed(self, came: str, left: int, read: int, free: int) -> None:
-        """A pass ended.
-
-        Args:
-            came: its tokens, in words.
-            left: how many may still come in this answer.
-            read: tokens so far.
-            free: of the context.
-        """
-        now = time.monotonic()
-        seconds, self._start = now - self._start, now
-        sent, self._bytes = self._bytes, 0
-        self._took.append({"seconds": seconds, "comm_bytes": sent})
-        least = self._cost.answering(left, read).comm_bytes
-        note(
-            f"{came}: {sent / 1e6:.2f} MB, {seconds:.1f} s; left: {left} tokens, "
-            f"{least / 1e6:.1f} MB at most, and {free} tokens of the context"
-        )
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        decode: Callable[[Sequence[int]], str] | None = self._known and self._known.decode
-        return " ".join(map(str, tokens)) if decode is None else decode(tokens)
-
-
-class TalkShown(_Shown):
-    """Tokens as they come, with what they took and what is left; and what is said next."""
-
-    def __init__(
-        self,
-        talk: Conversation,
-        cost: ConversationCost,
-        known: Tokenizer | None,
-        lines: Lines,
-        *,
-        as_json: bool,
-        agreed: bool,
-    ) -> None:
-        """Shows a conversation.
-
-        Args:
-            talk: what is shown.
-            cost: of it.
-            known: the tokenizer, if there is one.
-            lines: of the user.
-            as_json: all of it, at the end.
-            agreed: whether the user takes any price.
-        """
-        super().__init__(cost, known, as_json=as_json)
-        self._talk, self._lines, self._agreed = talk, lines, agreed
-        talk.says, talk.on_token = self._says, self._token
 
     def event(self, event: Event) -> None:
         """What the party says."""
@@ -139,7 +106,7 @@ class TalkShown(_Shown):
         Raises:
             ValueError: the user is to see the price of those.
         """
-        before, read = self._cost, self._talk.read
+        before, read = self._cost, self._shown.read
         sliced = dataclasses.replace(before.settings, largest_product=limit)
         self._cost = dataclasses.replace(before, settings=sliced)
         sizes = (self._cost.reading(read).comm_bytes, before.reading(read).comm_bytes)
@@ -153,8 +120,48 @@ class TalkShown(_Shown):
             )
         note(told)
 
+    def _passed(self, came: str, left: int) -> None:
+        """A pass ended.
+
+        Args:
+            came: its tokens, in words.
+            left: how many may still come in this answer.
+        """
+        now = time.monotonic()
+        seconds, self._start = now - self._start, now
+        sent, self._bytes = self._bytes, 0
+        self._took.append({"seconds": seconds, "comm_bytes": sent})
+        least = self._cost.answering(left, self._shown.read).comm_bytes
+        note(
+            f"{came}: {sent / 1e6:.2f} MB, {seconds:.1f} s; left: {left} tokens, "
+            f"{least / 1e6:.1f} MB at most, and {self._shown.free} tokens of the context"
+        )
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        decode: Callable[[Sequence[int]], str] | None = self._known and self._known.decode
+        return " ".join(map(str, tokens)) if decode is None else decode(tokens)
+
+
+class TalkShown(_Shown):
+    """Tokens as they come, with what they took and what is left; and what is said next."""
+
+    def __init__(
+        self,
+        talk: Conversation,
+        cost: ConversationCost,
+        known: Tokenizer | None,
+        lines: Lines,
+        *,
+        as_json: bool,
+        agreed: bool,
+    ) -> None:
+        """Shows a conversation; `lines` are of the user, the others as of all that is shown."""
+        super().__init__(talk, cost, known, as_json=as_json, agreed=agreed)
+        self._talk, self._lines = talk, lines
+        talk.says, talk.on_token = self._says, self._token
+
     def _token(self, token: int, left: int) -> None:
-        self._passed(repr(self._text([token])), left, self._talk.read, self._talk.free)
+        self._passed(repr(self._text([token])), left)
 
     def _says(self, room: int) -> Sequence[int] | None:
         """What the user says next, which is asked for until it fits."""
@@ -203,14 +210,15 @@ class BatchShown(_Shown):
         known: Tokenizer | None,
         *,
         as_json: bool,
+        agreed: bool,
     ) -> None:
-        super().__init__(cost, known, as_json=as_json)
+        super().__init__(batch, cost, known, as_json=as_json, agreed=agreed)
         self._batch = batch
         batch.on_tokens = self._tokens
 
     def _tokens(self, came: dict[int, int], left: int) -> None:
         words = (f"{i + 1}: {self._text([token])!r}" for i, token in came.items())
-        self._passed(", ".join(words), left, self._batch.read, self._batch.free)
+        self._passed(", ".join(words), left)
 
     def end(self) -> None:
         """The answers, in the order of the prompts."""

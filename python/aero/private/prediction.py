@@ -201,7 +201,10 @@ def passes_cost(
 
 
 def most_sent(
-    description: dict[str, Any], rows: Iterable[int], settings: PrivateSettings
+    description: dict[str, Any],
+    rows: Iterable[int],
+    settings: PrivateSettings,
+    sequences: int = 1,
 ) -> tuple[int, int] | None:
     """Bytes that client and server send at most in a run, besides the shares of weights.
 
@@ -209,13 +212,14 @@ def most_sent(
         description: of the network.
         rows: tokens that each pass reads.
         settings: of the run.
+        sequences: side by side, of equal lengths.
 
     Returns:
         The client's and the server's; None where the simulator does not know a setting.
     """
     if settings.spu_fields:
         return None
-    cost = set_up_cost(settings) + passes_cost(description, rows, settings)
+    cost = set_up_cost(settings) + passes_cost(description, rows, settings, 0, sequences)
     more = _MOST_PER_ROUND * cost.rounds + _MOST_PER_THREAD * settings.threads
     client, server = (
         math.ceil((1 + _MOST_SHARE) * sent + more)

@@ -237,3 +237,16 @@ class PrivateSettings:
 
 def _wrong(name: str, expected: str, value: object) -> ValueError:
     return ValueError(f"PrivateSettings: {name} must be {expected}, got {value!r}")
+
+
+def check_sequences(count: int, settings: PrivateSettings) -> None:
+    """Checks that so many prompts can go side by side.
+
+    Raises:
+        ValueError: what is revealed is of one.
+    """
+    if count > 1 and settings.reveal == "top-k":
+        raise ValueError(
+            f"private: reveal must be token, last-logits or all with several prompts, got "
+            f"{settings.reveal}"
+        )

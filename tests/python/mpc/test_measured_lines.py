@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from aero import mpc
 
@@ -30,3 +31,21 @@ def test_a_line_of_jax_sends_what_its_operation_costs(line: str, protocol: str) 
     # A run of one line pays whole extensions of Ferret, a price its share of one.
     tolerance = EXTENSION if protocol == "cheetah" else 1e-3
     assert found.comm_bytes == pytest.approx(measured, abs=tolerance)
+
+
+@pytest.mark.parametrize("protocol", STACKS)
+@pytest.mark.parametrize(
+    ("key_heads", "line"), [(8, "q @ jnp.repeat(k, 4, 0).mT"), (2, "q.reshape(2, 128, 64) @ k.mT")]
+)
+def test_a_group_of_query_heads_is_priced_as_rows_of_one_product_with_its_keys(
+    key_heads: int, line: str, protocol: str
+) -> None:
+    measured = json.loads(TABLE.read_text())["lines"][line][protocol]["bytes"]
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=512, num_hidden_layers=1, intermediate_size=64,
+        num_attention_heads=8, num_key_value_heads=key_heads,
+    )  # fmt: skip
+    report = mpc.simulate(config, context_length=32, stack=STACKS[protocol])
+    [scores] = [one for one in report.operations if one.name == "scores"]
+    tolerance = EXTENSION if protocol == "cheetah" else 0.0
+    assert scores.cost.comm_bytes == pytest.approx(measured, abs=tolerance)

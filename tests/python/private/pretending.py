@@ -38,6 +38,7 @@ settings = job["settings"]
 say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None}})
 told = json.loads(sys.stdin.readline())
 open(__file__ + ".limits", "a").write(str(told["request"]["largest_product"]) + "\\n")
+sequences = told["request"]["sequences"]
 own, go = told["own"][5:], {{name: address[5:] for name, address in told["others"].items()}}
 say("stage", stage="layer 0")
 size = told["request"]["prompt_length"] * 100_000 + 100 * os.urandom(1)[0]
@@ -86,7 +87,7 @@ while read:
             send(100 if index else size, peer)
         if not index:
             say("stage", stage="revealed")
-        say("pass", index=index, token=index)
+        say("pass", index=index, token=index if sequences == 1 else [index] * sequences)
     say("computed", cpu_seconds=0.0)
     index, told = index + 1, json.loads(sys.stdin.readline())
     read = told["tokens" if job["party"] == "client" else "rows"]

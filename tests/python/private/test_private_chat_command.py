@@ -149,7 +149,6 @@ def test_text_that_does_not_fit_is_refused_and_asked_for_again(
         (["--connect", "192.0.2.1:9", "--yes"], "so --keys must be given"),
         (["--prompt", "or not", "--yes"], "must have equally many tokens, got 5 and 6"),
         (["--prompt", "be to", "--most", "1", "--yes"], "--most must be at least 2 for 2 prompts"),
-        (["--prompt", "be to", "--connect", "localhost:9", "--yes"], "--connect must be left out"),
         (["--prompt", "be to", "--set", "reveal=top-k", "--yes"], "reveal must be token"),
         (["--set", "top_k=0"], "top_k must be"),
     ],
@@ -185,6 +184,21 @@ def test_a_conversation_over_tls_reads_what_is_said_in_one_session(
     server.wait_for("served")
     refused = chat(public, *given, "--most", 17, "--yes", **python)
     assert refused.returncode == 2 and "at most the 16 that are left" in refused.stderr
+
+
+def test_several_prompts_go_side_by_side_to_a_server(
+    serving: Any, export: Path, tmp_path: Path
+) -> None:
+    server = serving(queries=20)
+    python = {environment.VARIABLE: str(pretending_python(tmp_path))}
+    prompts = ("--prompt-tokens", "5,6", "--prompt-tokens", "7,8", "--prompt-tokens", "9,10")
+    given = ("--connect", server.address, *prompts, "--tokens", 2, "--yes", "--json")
+    done = chat(export, *given, "--stop", 99, **python)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answers"] == [[0, 1]] * 3
+    asked = server.wait_for("client")
+    assert (asked["prompt_length"], asked["new_tokens"], asked["sequences"]) == (2, 2, 3)
+    server.wait_for("served")
 
 
 def test_slices_of_the_server_are_priced_before_the_start(

@@ -251,7 +251,6 @@ def test_the_prompt_is_never_on_a_command_line(export, pretender):
         (["--prompt-tokens", "1,256"], "tokens must be from 0 to 255, got 256"),
         (["--prompt", ""], "at least one token"),
         (["--prompt", "to", "--prompt", "to be"], "must have equally many tokens, got 2 and 5"),
-        (["--prompt", "to", "--prompt", "be", "--link", "tcp"], "--link must be memory"),
         (["--prompt-tokens", "1", "--set", "reveal=token"], "must be all or last-logits, got tok"),
         (["--prompt-tokens", ",".join(["1"] * 33)], "must fit in the network's context of 32"),
         (["--prompt-tokens", "1,2", "--tokens", "32"], "31 before the last new one"),

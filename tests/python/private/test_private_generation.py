@@ -228,13 +228,15 @@ def test_products_in_slices_give_the_same_at_their_price(protocol: str, tmp_path
             assert abs(left - least) < 2e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
 
 
-@pytest.mark.parametrize("largest_product", [0, 4096])
+@pytest.mark.parametrize(("largest_product", "sequences"), [(0, 1), (4096, 1), (0, 2)])
 def test_two_processes_answer_over_tls_at_the_predicted_bytes(
-    tmp_path: Path, largest_product: int
+    tmp_path: Path, largest_product: int, sequences: int
 ) -> None:
     folder = aero.export_weights(trained("SM+LN+G"), tmp_path)
     settings = PrivateSettings(client_one_hot=True, last_token_head=True, reveal="last-logits")
-    reads = iter([[7], [9, 1, 2], []])  # whatever the tokens are
+    passes = [np.asarray(new)[:sequences] for new in (PAIR[0], PAIR[1], [[9, 1, 2], [3, 4, 5]])]
+    reads = map(by_place_of, passes)  # whatever the tokens are
+    prompt = next(reads)
     people = People(tmp_path)
     security = people.security("server", "ann"), people.security("ann", "server")
     limits = TimeLimits(connect=120, ready=240, silence=120, stage=240)
@@ -242,20 +244,28 @@ def test_two_processes_answer_over_tls_at_the_predicted_bytes(
     sliced = dataclasses.replace(settings, largest_product=largest_product)
     with serving_once(folder, sliced, security[0], limits) as address:
         job = PartyJob(
-            folder, settings, address, tokens=(3, 141, 59), new_tokens=3, security=security[1],
+            folder, settings, address, tokens=prompt, new_tokens=3, security=security[1],
             limits=limits,
         )  # fmt: skip
-        ask(job, lambda event: collect(found, event), reads=lambda token: next(reads))
-    read: list[int] = []
-    for index, new in enumerate([[3, 141, 59], [7], [9, 1, 2]]):
-        read += new
-        plain = forward(network, [read])[0, -1]
-        assert np.abs(found.logits[index][-1] - plain).max() < 2e-2 * np.abs(plain).max()
-        costs = predicted_costs(network.description, len(read), sliced, len(new))
+        ask(job, lambda event: collect(found, event), reads=lambda token: next(reads, ()))
+    for index, new in enumerate(passes):
+        length = sum(each.shape[1] for each in passes[: index + 1])
+        read = np.concatenate(passes[: index + 1], axis=1)
+        plain = forward(network, read)[:, -1]
+        logits = found.logits[index].reshape(sequences, -1, plain.shape[-1])[:, -1]
+        assert np.abs(logits - plain).max() < 2e-2 * np.abs(plain).max()
+        rows = new.shape[1]
+        costs = predicted_costs(network.description, length, sliced, rows, sequences)
         for call in found.calls[index]:
             # Two processes count each other's messages of the next operation, some 100 kB.
             left = remainder(costs[call.name], 1, call.traffic.comm_bytes)
             assert abs(left) < 5e-3 * costs[call.name].comm_bytes + 2e5, call
+
+
+def by_place_of(tokens: Any) -> tuple[Any, ...]:
+    """[B, T] as a party's job has it."""
+    places = tuple(map(tuple, np.asarray(tokens).T.tolist()))
+    return tuple(place[0] for place in places) if len(tokens) == 1 else places
 
 
 @contextlib.contextmanager

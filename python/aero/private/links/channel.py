@@ -36,7 +36,9 @@ _MESSAGES: dict[str, Any] = {
         "protocol": str,
         "role": str,
         "terms": dict,
-        "request?": {"prompt_length": int, "new_tokens": int, "largest_product?": int},
+        "request?": {
+            "prompt_length": int, "new_tokens": int, "largest_product?": int, "sequences?": int,
+        },
         "session?": str,  # with the third party, the one that the server's "go" has named
     },
     "slices": int,  # the request's largest product, as the other party computes it
@@ -47,7 +49,7 @@ _MESSAGES: dict[str, Any] = {
     "done": bool,
     "padded": bool,
     "failed": {"reason": str, "where": str},
-}
+}  # fmt: skip
 _PADDED = json.dumps({"padded": True}).encode()
 
 _Result = TypeVar("_Result")

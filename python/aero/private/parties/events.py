@@ -117,13 +117,15 @@ class Client(_Event):
         who: its certificate's fingerprint, or its host without keys.
         address: HOST:PORT of its end.
         prompt_length: in tokens.
-        new_tokens: that it asks for at most.
+        new_tokens: that it asks for at most, for each prompt.
+        sequences: its prompts, side by side.
     """
 
     who: str
     address: str
     prompt_length: int
     new_tokens: int
+    sequences: int = 1
 
 
 class Served(_Event):

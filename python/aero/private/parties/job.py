@@ -21,11 +21,11 @@ from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
-from aero.private.parties.orders import BothPartiesJob, Place, ReadTokens
+from aero.private.parties.orders import BothPartiesJob, ReadTokens, Token, plain
 from aero.private.parties.passes import Reads, read_alone
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
-from aero.private.settings import PrivateSettings
+from aero.private.settings import PrivateSettings, check_sequences
 from aero.private.temporary import temporary_folder
 
 Part = dict[str, Any]
@@ -97,13 +97,11 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
             )
 
 
-def check_batch(
-    prompts: Sequence[Sequence[int]], settings: PrivateSettings, link: str = "memory"
-) -> None:
+def check_batch(prompts: Sequence[Sequence[int]], settings: PrivateSettings) -> None:
     """Checks that prompts can go side by side.
 
     Raises:
-        ValueError: their lengths differ, or link or what is revealed are of one sequence.
+        ValueError: their lengths differ, or what is revealed is of one sequence.
     """
     lengths = sorted({len(prompt) for prompt in prompts})
     if len(lengths) > 1:
@@ -111,10 +109,7 @@ def check_batch(
             "private: prompts side by side must have equally many tokens, got "
             f"{' and '.join(map(str, lengths))}; run them one after the other"
         )
-    if len(prompts) > 1 and settings.reveal == "top-k":
-        raise ValueError("private: reveal must be token, last-logits or all with several prompts")
-    if len(prompts) > 1 and link != "memory":
-        raise ValueError(f"private: --link must be memory with several prompts, got {link}")
+    check_sequences(len(prompts), settings)
 
 
 def generate_privately(
@@ -151,7 +146,7 @@ def generate_privately(
         >>> found.tokens  # doctest: +SKIP
         [17, 3]
     """
-    job = BothPartiesJob(folder.resolve(), settings, _by_place(tokens, settings))
+    job = BothPartiesJob(folder.resolve(), settings, by_place(tokens, settings))
     found, command = Generated(), "aero.private.parties.both_parties_worker"
     reads = read_alone(new_tokens) if reads is None else reads
     for event in _events(private_command(command, python), job, reads):
@@ -159,16 +154,16 @@ def generate_privately(
     return found
 
 
-def _plain(read: Sequence[Any]) -> list[Place]:
-    return [one if isinstance(one, tuple) else int(one) for one in read]
+def by_place(tokens: Sequence[Any], settings: PrivateSettings) -> tuple[Token, ...]:
+    """The tokens of one prompt; of several those of each place.
 
-
-def _by_place(tokens: Sequence[Any], settings: PrivateSettings) -> list[Place]:
-    """The tokens of one prompt; of several those of each place."""
+    Raises:
+        ValueError: the prompts cannot go side by side.
+    """
     if not isinstance(tokens[0], Sequence):
-        return [int(token) for token in tokens]
+        return tuple(int(token) for token in tokens)
     check_batch(tokens, settings)
-    return [tuple(int(token) for token in place) for place in zip(*tokens, strict=True)]
+    return tuple(tuple(int(token) for token in place) for place in zip(*tokens, strict=True))
 
 
 def collect(
@@ -209,7 +204,7 @@ def _events(command: list[str], job: BothPartiesJob, reads: Reads) -> Iterator[E
                         raise PartyError(f"private: {event.reason}")
                     yield event
                     if isinstance(event, Pass):
-                        worker.tell(ReadTokens(_plain(reads(event.token))))
+                        worker.tell(ReadTokens(plain(reads(event.token))))
         finally:
             worker.end()
 

@@ -16,7 +16,7 @@ with extra("private"):
 
 _Order = TypeVar("_Order")
 # A token; of several sequences side by side one of each.
-Place = int | tuple[int, ...]
+Token = int | tuple[int, ...]
 
 
 class BothPartiesJob(msgspec.Struct, frozen=True):
@@ -25,12 +25,12 @@ class BothPartiesJob(msgspec.Struct, frozen=True):
     Attributes:
         folder: of `export_weights`.
         settings: of both.
-        tokens: the prompt.
+        tokens: the prompt, or of several each place's.
     """
 
     folder: Path
     settings: PrivateSettings
-    tokens: Sequence[Place]
+    tokens: Sequence[Token]
 
 
 class OnePartyJob(msgspec.Struct, frozen=True):
@@ -40,14 +40,14 @@ class OnePartyJob(msgspec.Struct, frozen=True):
         party: "client", "server" or "helper".
         folder: the server's of `export_weights`; of the others' only `network.json` is read.
         settings: equal at all parties.
-        tokens: the prompt; the client's alone.
+        tokens: the prompt, or of several each place's; the client's alone.
         memory_bytes: that it may take; None: four fifths of the machine's.
     """
 
     party: str
     folder: Path
     settings: PrivateSettings
-    tokens: tuple[int, ...] | None = None
+    tokens: tuple[Token, ...] | None = None
     memory_bytes: int | None = None
 
 
@@ -68,13 +68,18 @@ class Go(msgspec.Struct, frozen=True):
 class ReadTokens(msgspec.Struct, frozen=True):
     """The tokens that the next pass reads; none end the run."""
 
-    tokens: Sequence[Place]
+    tokens: Sequence[Token]
 
 
 class ReadRows(msgspec.Struct, frozen=True):
     """How many tokens the next pass reads, to those who may not know them; 0 ends the run."""
 
     rows: int
+
+
+def plain(tokens: Sequence[Any]) -> list[Token]:
+    """The tokens of a pass, which may be NumPy's, as an order has them."""
+    return [one if isinstance(one, tuple) else int(one) for one in tokens]
 
 
 def told(order: object) -> bytes:

@@ -18,15 +18,15 @@ from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
 from aero.private.parties.events import Event, Place, Sliced
 from aero.private.parties.memory import check_memory, in_slices
-from aero.private.parties.orders import OnePartyJob
-from aero.private.parties.passes import Passes, Reads, Request, read_alone
+from aero.private.parties.orders import OnePartyJob, Token
+from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.slices import accepted_slices
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.third_party import three_party_terms, while_alive
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
-from aero.private.settings import BETWEEN_PROCESSES, PrivateSettings
+from aero.private.settings import BETWEEN_PROCESSES, PrivateSettings, check_sequences
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
 
@@ -39,8 +39,9 @@ class PartyJob:
         folder: the server's of `export_weights`; of the others' only `network.json` is read.
         settings: equal at all parties.
         address: HOST:PORT where the server waits for clients, or at the helper this one.
-        tokens: the prompt; the client's alone.
-        new_tokens: how many to compute at most; the client's alone.
+        tokens: the prompt, or of several, which go side by side, each place's tokens; the client's
+            alone.
+        new_tokens: how many to compute at most, of each prompt; the client's alone.
         helper: HOST:PORT where the third party waits, under ABY3; the client's alone.
         helps: HOST:PORT of the server whose third party this one is; the helper's alone.
         security: keys and known certificates; None: neither encrypted nor authenticated.
@@ -64,7 +65,7 @@ class PartyJob:
     folder: Path
     settings: PrivateSettings
     address: str
-    tokens: tuple[int, ...] | None = None
+    tokens: tuple[Token, ...] | None = None
     new_tokens: int | None = None
     helper: str | None = None
     helps: str | None = None
@@ -82,6 +83,13 @@ class PartyJob:
         if self.tokens is not None:
             return Party.CLIENT
         return Party.SERVER if self.helps is None else Party.HELPER
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The tokens of the client's prompt as rows, and how many prompts it has as sequences."""
+        tokens = self.tokens or ()
+        several = [len(place) for place in tokens[:1] if isinstance(place, tuple)]
+        return {"rows": len(tokens), "sequences": sum(several) or 1}
 
     def start_worker(self, command: Sequence[str], log: Path) -> Worker:
         """Starts the worker that computes for this party.
@@ -181,7 +189,8 @@ async def _ask(
     description = read_description(job.folder)
     given = job.settings
     job = await asyncio.to_thread(_in_slices, job, description)
-    asked = {"prompt_length": len(job.tokens or ()), "new_tokens": job.new_tokens}
+    sizes, asked = job.sizes, {"new_tokens": job.new_tokens}
+    asked |= {"prompt_length": sizes["rows"], "sequences": sizes["sequences"]}
     asked["largest_product"] = job.settings.largest_product
     request = checked_request(asked, description)
     terms = await first_report(worker, job.limits.ready)
@@ -195,7 +204,7 @@ async def _ask(
         if answered.settings != given:
             on_event(Sliced(answered.settings.largest_product))
         job = answered
-        request = Request(request.prompt_length, request.new_tokens, job.settings.largest_product)
+        request = request.sliced(job.settings.largest_product)
         session = await _wait_for_turn(channels[0], job, on_event)
         if job.helper is not None:
             joined = {**own, "request": request.to_dict(), "session": session}
@@ -211,16 +220,17 @@ async def _ask(
             ends = (each.close(failure=failure, where="before the run") for each in channels)
             await asyncio.gather(*ends)
     passes = Passes(description["context_length"], request)
-    bound = bound_of(description, job.settings, Party.CLIENT)
+    bound = bound_of(description, job.settings, Party.CLIENT, sizes["sequences"])
     reads = read_alone(request.new_tokens) if reads is None else reads
     await supervise(worker, channels, job.limits, on_event, passes, bound, reads)
 
 
 def _in_slices(job: PartyJob, description: dict[str, Any]) -> PartyJob:
     """The client's job with the slices that its memory needs; raises ValueError without room."""
-    rows, most = len(job.tokens or ()), job.memory_bytes
-    settings = in_slices(description, job.settings, rows, parties=1, most=most)
-    check_memory(description, settings, rows, parties=1, most=most)
+    sizes, most = job.sizes, job.memory_bytes
+    check_sequences(sizes["sequences"], job.settings)
+    settings = in_slices(description, job.settings, **sizes, parties=1, most=most)
+    check_memory(description, settings, **sizes, parties=1, most=most)
     return dataclasses.replace(job, settings=settings)
 
 
@@ -252,9 +262,8 @@ async def _wait_for_slices(
     name, value = "alive", 0
     while name != "slices":
         name, value = await channel.next_message(job.limits.silence, "slices", "alive")
-    rows, most, peer = len(job.tokens or ()), job.memory_bytes, channel.peer
     settings = await asyncio.to_thread(
-        accepted_slices, value, description, job.settings, rows, most, peer
+        accepted_slices, value, description, job.settings, job.sizes, job.memory_bytes, channel.peer
     )
     return dataclasses.replace(job, settings=settings)
 

@@ -30,11 +30,22 @@ class Request(msgspec.Struct, frozen=True):
         prompt_length: in tokens.
         new_tokens: how many to compute at most.
         largest_product: weights of the largest product that is computed in one piece; 0: any.
+        sequences: side by side, each with its prompt of this length and its new tokens.
     """
 
     prompt_length: int
     new_tokens: int
     largest_product: int = 0
+    sequences: int = 1
+
+    @property
+    def all_tokens(self) -> int:
+        """The new tokens of all sequences."""
+        return self.sequences * self.new_tokens
+
+    def sliced(self, limit: int) -> Request:
+        """Returns the same request with this as largest product."""
+        return msgspec.structs.replace(self, largest_product=limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
@@ -42,7 +53,8 @@ class Request(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         sliced = f", with products of {self.largest_product} weights" * bool(self.largest_product)
-        return f"a prompt of {self.prompt_length} tokens and {self.new_tokens} new ones{sliced}"
+        prompts = "a prompt" if self.sequences == 1 else f"{self.sequences} prompts"
+        return f"{prompts} of {self.prompt_length} tokens and {self.new_tokens} new ones{sliced}"
 
 
 class Passes:

@@ -41,7 +41,7 @@ class Queries:
         had = self._counts.get(who, 0)
         if self._most is not None and had + tokens > self._most:
             raise PartyError(
-                f"new_tokens must be at most the {max(0, self._most - had)} that are left to this "
+                f"new tokens must be at most the {max(0, self._most - had)} that are left to this "
                 f"client of {self._most}, got {tokens}"
             )
 

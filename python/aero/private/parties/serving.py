@@ -208,7 +208,7 @@ class _Server:
         if len(session) > _MOST_SESSION:
             raise channel.foreign(f"a session of {len(session)} characters")
         if channel.peer != helper:
-            self._queries.check(channel.who, request.new_tokens)
+            self._queries.check(channel.who, request.all_tokens)
         channel.beat()
         if channel.peer != helper:
             job, further = self._job, self._job.party is Party.SERVER
@@ -261,11 +261,11 @@ class _Server:
     async def _serve_one(self, client: ClientInLine) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request, limits = client.channel, client.request, self._job.limits
-        told, most = (channel.who, client.address), request.new_tokens
-        self._on_event(Client(*told, request.prompt_length, most))
+        told, count = (channel.who, client.address), request.sequences
+        self._on_event(Client(*told, request.prompt_length, request.new_tokens, count))
         passes = Passes(self._description["context_length"], request)
         sliced = dataclasses.replace(self._job.settings, largest_product=request.largest_product)
-        bound = bound_of(self._description, sliced, self._job.party)
+        bound = bound_of(self._description, sliced, self._job.party, count)
         channels = [channel]
         try:
             await self._begin(client, channels)
@@ -273,7 +273,8 @@ class _Server:
             try:
                 await supervise(self.worker, channels, limits, self._on_event, passes, bound)
             finally:
-                self._queries.give_back(channel.who, most - len(passes.rows))
+                left = request.all_tokens - count * len(passes.rows)
+                self._queries.give_back(channel.who, left)
         except Exception as error:  # whatever it is, the next client is served
             self._on_event(Lost(one_line(error), *told))
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)
@@ -294,12 +295,12 @@ class _Server:
         Raises:
             PartyError: the client has no tokens left, or somebody left; the others are told.
         """
-        who, limits, new_tokens = client.channel.who, self._job.limits, client.request.new_tokens
+        who, limits, tokens = client.channel.who, self._job.limits, client.request.all_tokens
         told: PartyError | None = PartyError("stopped")  # other errors name this party's files
         try:
-            self._queries.check(who, new_tokens)
+            self._queries.check(who, tokens)
             await within(limits.stage, self._start(client, channels))
-            self._queries.count(who, new_tokens)
+            self._queries.count(who, tokens)
             told = None
         except asyncio.TimeoutError as error:
             told = PartyError(f"no progress for {limits.stage:g} s")

@@ -7,13 +7,14 @@ same or more. A third party takes what the two have agreed on, or none.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from aero.network.description import operations_of
 from aero.private.parties.memory import check_memory, in_slices
 from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
-from aero.private.settings import RANGES, PrivateSettings
+from aero.private.settings import RANGES, PrivateSettings, check_sequences
 
 # A party compiles and computes each slice: it takes no more of one weight because another asks.
 _MOST_SLICES = 64
@@ -37,15 +38,17 @@ def sliced_request(
         further: whether this party may ask for more slices than the client.
 
     Raises:
-        PartyError: the run does not fit in memory, or in the slices that were asked for.
+        PartyError: the run does not fit in memory, or in the slices that were asked for, or one
+            of so many sequences cannot be.
     """
-    rows = request.prompt_length
+    sizes: dict[str, int] = {"rows": request.prompt_length, "sequences": request.sequences}
     try:
+        check_sequences(request.sequences, settings)
         asked = _with_limit(settings, request.largest_product)
         _check_count(description, asked)
-        chosen = in_slices(description, asked, rows, parties=1, most=most)
+        chosen = in_slices(description, asked, **sizes, parties=1, most=most)
         _check_count(description, chosen)
-        check_memory(description, chosen, rows, parties=1, most=most)
+        check_memory(description, chosen, **sizes, parties=1, most=most)
     except ValueError as error:
         raise PartyError(str(error).removeprefix("private: ")) from error
     limit = chosen.largest_product
@@ -54,14 +57,14 @@ def sliced_request(
             f"largest_product must be at most {limit} as here, got {request.largest_product}; "
             f"give --set largest_product={limit}"
         )
-    return Request(rows, request.new_tokens, limit)
+    return request.sliced(limit)
 
 
 def accepted_slices(
     limit: int,
     description: dict[str, Any],
     settings: PrivateSettings,
-    rows: int,
+    sizes: Mapping[str, int],
     most: int | None,
     peer: str,
 ) -> PrivateSettings:
@@ -71,7 +74,7 @@ def accepted_slices(
         limit: weights of the largest product, not to be trusted.
         description: of the network.
         settings: that the client has asked for.
-        rows: tokens of its prompt.
+        sizes: rows, the tokens of its prompt, and sequences, how many it has.
         most: bytes of memory that it may take.
         peer: the party that answered.
 
@@ -88,7 +91,7 @@ def accepted_slices(
                 f"from the {peer}"
             )
         _check_count(description, found)
-        check_memory(description, found, rows, parties=1, most=most)
+        check_memory(description, found, **sizes, parties=1, most=most)
     except ValueError as error:
         raise PartyError(str(error).removeprefix("private: ")) from error
     return found

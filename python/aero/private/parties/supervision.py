@@ -29,7 +29,7 @@ from aero.private.parties.events import (
     Stage,
     Unpadded,
 )
-from aero.private.parties.orders import Go, ReadRows, ReadTokens
+from aero.private.parties.orders import Go, ReadRows, ReadTokens, Token, plain
 from aero.private.parties.passes import Passes, Reads
 from aero.private.parties.peer import Peer
 from aero.private.parties.worker_pipe import Worker
@@ -45,7 +45,9 @@ TICK_SECONDS = 0.25
 Bound = Callable[[Sequence[int]], int | None]
 
 
-def bound_of(description: dict[str, Any], settings: PrivateSettings, party: Party) -> Bound | None:
+def bound_of(
+    description: dict[str, Any], settings: PrivateSettings, party: Party, sequences: int = 1
+) -> Bound | None:
     """The bound of a party's bytes by the simulator's prediction.
 
     None where nothing is to be padded: under ABY3 sizes follow from shapes and from coins that all
@@ -55,7 +57,7 @@ def bound_of(description: dict[str, Any], settings: PrivateSettings, party: Part
         return None
 
     def bound(rows: Sequence[int]) -> int | None:
-        most = most_sent(description, rows, settings)
+        most = most_sent(description, rows, settings, sequences)
         return None if most is None else most[party.value]
 
     return bound
@@ -274,11 +276,11 @@ class _Run:
         """Asks in a thread what the client reads next: it may wait for a person."""
         loop = asyncio.get_running_loop()
 
-        def told(tokens: Sequence[int] | None, error: Exception | None = None) -> None:
+        def told(tokens: Sequence[Token] | None, error: Exception | None = None) -> None:
             try:
                 if error is not None:
                     raise error
-                self._read_on([int(each) for each in tokens or ()])
+                self._read_on(plain(tokens or ()))
             except Exception as failure:
                 if not self._end.done():
                     self._end.set_exception(failure)
@@ -294,7 +296,7 @@ class _Run:
 
         threading.Thread(target=ask, daemon=True).start()
 
-    def _read_on(self, tokens: list[int]) -> None:
+    def _read_on(self, tokens: Sequence[Token]) -> None:
         """The client's next pass."""
         self._progress = time.monotonic()
         self._passes.add(len(tokens))

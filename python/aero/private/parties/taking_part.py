@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aero.network.files import read_description
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
 from aero.private.parties.events import Computed, Stage, Terms
-from aero.private.parties.orders import Go, OnePartyJob, Place, ReadRows, ReadTokens
+from aero.private.parties.orders import Go, OnePartyJob, ReadRows, ReadTokens, Token
 from aero.private.parties.terms import party_terms
 from aero.private.parties.worker_pipe import WorkerPipe
 
@@ -70,13 +70,13 @@ def take_part(job: OnePartyJob, pipe: WorkerPipe) -> None:
 def _reads(
     job: OnePartyJob, go: Go, pipe: WorkerPipe
 ) -> Iterator[NDArray[np.int32] | AbstractArray]:
-    """What each pass reads, [1, T]; the client alone knows the tokens."""
-    tokens: Sequence[Place] | None = job.tokens
-    rows = go.request.prompt_length
+    """What each pass reads, [B, T]; the client alone knows the tokens."""
+    tokens: Sequence[Token] | None = job.tokens
+    rows, sequences = go.request.prompt_length, go.request.sequences
     while tokens if tokens is not None else rows:
         if tokens is not None:
-            yield np.asarray([tokens], np.int32)
+            yield np.asarray(tokens, np.int32).reshape(len(tokens), -1).T
             tokens = pipe.next_order(ReadTokens).tokens
         else:
-            yield AbstractArray((1, rows), np.int32)
+            yield AbstractArray((sequences, rows), np.int32)
             rows = pipe.next_order(ReadRows).rows

@@ -15,7 +15,8 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import RANGES, PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 6"
+PROTOCOL = "aero-private 7"
+_MOST_SEQUENCES = 1024
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
@@ -132,9 +133,14 @@ def checked_request(request: Any, description: Part) -> Request:
     limit, most = request.get("largest_product", 0), RANGES["largest_product"][1]
     if type(limit) is not int or not 0 <= limit <= most:
         raise PartyError(f"largest_product must be an integer from 0 to {most}, got {shown(limit)}")
+    sequences = request.get("sequences", 1)
+    if type(sequences) is not int or not 1 <= sequences <= _MOST_SEQUENCES:
+        raise PartyError(
+            f"sequences must be an integer from 1 to {_MOST_SEQUENCES}, got {shown(sequences)}"
+        )
     if length + new_tokens - 1 > context:
         raise PartyError(
             f"prompt_length + new_tokens - 1 must be at most the context of {context}, got "
             f"{length} + {new_tokens} - 1"
         )
-    return Request(length, new_tokens, limit)
+    return Request(length, new_tokens, limit, sequences)

@@ -17,7 +17,7 @@ from aero.private.environment import find_private_python
 from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.links.shaped_link import ShapedLink, shaped_link
 from aero.private.parties.events import Computed, Done, Event, Failed, Listening
-from aero.private.parties.job import Generated, collect, generate_privately
+from aero.private.parties.job import Generated, by_place, collect, generate_privately
 from aero.private.parties.party import PartyJob
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.worker_pipe import Worker
@@ -32,7 +32,7 @@ LOOPBACK = ShapedLink(([], []), ("127.0.0.1", "127.0.0.1"))
 
 def generate_over_tcp(
     folder: Path,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | Sequence[Sequence[int]],
     new_tokens: int,
     settings: PrivateSettings,
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
@@ -46,8 +46,8 @@ def generate_over_tcp(
 
     Args:
         folder: of `export_weights`; the server alone reads more than its description.
-        tokens: the prompt.
-        new_tokens: how many to compute, each from a forward pass over all before it.
+        tokens: the prompt, or several of equal length, which go on side by side.
+        new_tokens: how many to compute, of each.
         settings: of all parties.
         after_piece: called after each piece at the client, with the number of its pass from 0.
         network: rates and delays of the link between two; default: loopback as it is.
@@ -100,7 +100,7 @@ def generate_over_tcp(
                         Party.CLIENT,
                         address=addresses[Party.SERVER],
                         helper=addresses.get(Party.HELPER),
-                        tokens=tuple(tokens),
+                        tokens=by_place(tokens, settings),
                         new_tokens=new_tokens,
                     )
                 elif isinstance(event, Computed):
@@ -116,7 +116,7 @@ def generate_over_tcp(
 def generate_over(
     link: str,
     folder: Path,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | Sequence[Sequence[int]],
     new_tokens: int,
     settings: PrivateSettings,
     after_piece: Callable[[int, Call], None],

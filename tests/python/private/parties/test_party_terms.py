@@ -157,6 +157,17 @@ def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:
     context = description["spec"]["context_length"]
     request = {"prompt_length": context - 1, "new_tokens": 2}
     assert checked_request(request, description) == Request(context - 1, 2)
+    several = checked_request(request | {"sequences": 3}, description)
+    assert several == Request(context - 1, 2, sequences=3) and several.all_tokens == 6
+
+
+@pytest.mark.parametrize("sequences", [0, -1, 1025, True, 2.0, "2", None])
+def test_a_number_of_prompts_that_nobody_may_ask_for_is_named(
+    sequences: Any, description: dict[str, Any]
+) -> None:
+    request = {"prompt_length": 1, "new_tokens": 1, "sequences": sequences}
+    with pytest.raises(PartyError, match="sequences must be an integer from 1 to 1024"):
+        checked_request(request, description)
 
 
 def test_a_prompt_longer_than_the_context_is_named(description: dict[str, Any]) -> None:

@@ -227,6 +227,20 @@ def test_a_client_gets_as_many_tokens_as_it_may(serving: Any) -> None:
         server.ask(new_tokens=1)
 
 
+def test_the_tokens_of_all_prompts_are_counted_and_given_back(serving: Any) -> None:
+    server = serving(queries=9)
+    pair = ((1, 4), (2, 5), (3, 6))
+    with pytest.raises(PartyError, match="at most the 9 that are left to this client of 9, got 10"):
+        server.ask(tokens=pair, new_tokens=5)
+    reads = iter([[(7, 8)], []])
+    events = server.ask(tokens=pair, new_tokens=4, reads=lambda token: next(reads))
+    assert [each["token"] for each in events if each["event"] == "pass"] == [(0, 0), (1, 1)]
+    assert server.wait_for("client")["sequences"] == 2
+    server.wait_for("served")
+    with pytest.raises(PartyError, match="at most the 5 that are left"):
+        server.ask(tokens=pair, new_tokens=3)
+
+
 def test_tokens_that_were_not_computed_are_given_back(serving: Any) -> None:
     server = serving(queries=9)
     reads = iter([[5, 6], [7], []])

@@ -114,7 +114,7 @@ def test_a_client_refuses_slices_that_no_server_may_answer(serving: Any, slices:
 
 
 def test_a_client_refuses_slices_that_do_not_fit(export: Path) -> None:
-    given = (read_description(export), CHEAP, 3, tight(export), "server")
+    given = (read_description(export), CHEAP, {"rows": 3}, tight(export), "server")
     with pytest.raises(PartyError, match="of memory here"):
         accepted_slices(0, *given)
     assert accepted_slices(TABLE // 4, *given).largest_product == TABLE // 4
@@ -127,3 +127,14 @@ def test_a_third_party_takes_the_slices_of_the_two_or_refuses(export: Path) -> N
     agreed = sliced_request(Request(3, 1), given, CHEAP, few, further=True)
     assert sliced_request(agreed, given, CHEAP, few, further=False) == agreed
     assert json.loads(json.dumps(agreed.to_dict()))["largest_product"] == agreed.largest_product
+
+
+def test_several_prompts_take_the_memory_of_all_or_are_refused(export: Path) -> None:
+    description, few = read_description(export), tight(export)
+    one, many = Request(3, 1), Request(3, 1, sequences=1000)
+    assert sliced_request(one, description, CHEAP, few, further=True).sequences == 1
+    with pytest.raises(PartyError, match="of memory here"):
+        sliced_request(many, description, CHEAP, few, further=True)
+    likeliest = dataclasses.replace(CHEAP, reveal="top-k")
+    with pytest.raises(PartyError, match="reveal must be"):
+        sliced_request(Request(3, 1, sequences=2), description, likeliest, None, further=True)

@@ -58,6 +58,18 @@ def test_three_processes_compute_at_the_predicted_bytes_whatever_the_prompt(
     assert sent[0] == sent[1]
 
 
+def test_three_processes_compute_several_prompts_at_the_predicted_bytes(tmp_path: Path) -> None:
+    folder = Path(aero.export_weights(trained("SM+LN+G", num_layers=1), tmp_path))
+    settings = PrivateSettings(protocol="aby3", client_one_hot=True, reveal="all")
+    network = read_network(folder)
+    found = generate_over_tcp(folder, PROMPTS, 1, settings, encrypted=True)
+    plain = forward(network, PROMPTS)
+    assert np.abs(found.logits[0] - plain).max() < 2e-2 * np.abs(plain).max()
+    costs = predicted_costs(network.description, len(PROMPTS[0]), settings, sequences=2)
+    for call in found.calls[0]:
+        assert abs(call.traffic.comm_bytes - costs[call.name].comm_bytes) < 200, call
+
+
 def _sent_by_all(call: Call) -> tuple[str, int]:
     return call.name, call.traffic.comm_bytes
 

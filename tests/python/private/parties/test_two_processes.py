@@ -132,17 +132,20 @@ def quotes_prompt(text: str) -> bool:
     return any(numbers[at : at + len(prompt)] == prompt for at in range(len(numbers)))
 
 
-def test_two_processes_compute_what_the_plain_network_computes(folder: Path) -> None:
-    settings = PrivateSettings(reveal="all")
-    found = generate_over_tcp(folder, PROMPT, 1, settings)
+@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT, PROMPT[::-1]]])
+def test_two_processes_compute_what_the_plain_network_computes(
+    prompts: list[tuple[int, ...]], folder: Path
+) -> None:
+    settings, count = PrivateSettings(reveal="all"), len(prompts)
+    found = generate_over_tcp(folder, PROMPT if count == 1 else prompts, 1, settings)
     network = read_network(folder)
-    plain = forward(network, [PROMPT])[0]
+    plain = forward(network, prompts)
     # 18 fraction bits through two layers, as in the in-process run.
-    assert np.abs(found.logits[0] - plain).max() < 0.02
-    assert found.tokens == [int(plain[-1].argmax())]
+    assert np.abs(found.logits[0].reshape(plain.shape) - plain).max() < 0.02
+    assert np.array_equal(np.ravel(found.tokens[0]), plain[:, -1].argmax(-1))
     assert all(each[0] > 0 for each in found.cpu_seconds.values())
     layers = [call for call in found.calls[0] if call.name.startswith("layer")]
-    expected = predicted_costs(network.description, len(PROMPT), settings)
+    expected = predicted_costs(network.description, len(PROMPT), settings, sequences=count)
     for call in layers:
         # Small layers are within cached triples' refills of the prediction.
         assert call.traffic.comm_bytes == pytest.approx(expected[call.name].comm_bytes, rel=0.15)
