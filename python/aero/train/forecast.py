@@ -27,7 +27,6 @@ from aero.train.arguments import batch_split, training_arguments
 from aero.train.data.corpora import scan_corpus
 from aero.train.data.corpus_files import CorpusSource, find_corpus
 from aero.train.data.hub import downloaded_file, require_dataset
-from aero.train.data.manifest import corpus_facts, remarks_on
 from aero.train.data.prepared_data import (
     batches_of,
     name_on_hub,
@@ -38,7 +37,7 @@ from aero.train.data.prepared_data import (
     tokenized,
     tokenizer_for,
 )
-from aero.train.data.token_files import SPLITS
+from aero.train.data.token_files import SPLITS, corpus_facts, remarks_on
 from aero.train.one_run import build_model, build_trainer, require_same_corpus
 from aero.train.recipes.recipe import DataSection
 from aero.train.runs.checkpoints import from_whole_checkpoint

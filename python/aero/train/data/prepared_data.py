@@ -30,8 +30,15 @@ from aero.saved.tokenizer import (
 from aero.train.data.corpora import CorpusScan, TextPiece, scan_corpus
 from aero.train.data.corpus_files import CorpusSource, find_corpus
 from aero.train.data.hub import download_dataset
-from aero.train.data.manifest import Manifest, TokenFiles, corpus_facts, remarks_on
-from aero.train.data.token_files import SPLITS, TokenWriter, open_tokens
+from aero.train.data.token_files import (
+    SPLITS,
+    Manifest,
+    TokenFiles,
+    TokenWriter,
+    corpus_facts,
+    open_tokens,
+    remarks_on,
+)
 from aero.train.progress import progress_bar
 from aero.train.recipes.recipe import DataSection
 
