@@ -24,9 +24,8 @@ from aero.train.data.windows import validation_windows
 from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite
 from aero.train.progress import StopRequest
 from aero.train.recipes.recipe import Recipe
-from aero.train.runs.ffn_spectra import RECORDED_TOKENS, watched_spectra
 from aero.train.runs.perplexity import HeldOutLoss, measure_loss
-from aero.train.runs.recorder import RunRecorder
+from aero.train.runs.recorder import RECORDED_TOKENS, RunRecorder, watched_spectra
 from aero.train.runs.run_folder import RunFolder, checkpoint_step
 from aero.train.trainer import AeroTrainer
 

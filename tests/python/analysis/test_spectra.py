@@ -10,7 +10,7 @@ from scipy.spatial.distance import jensenshannon
 
 from aero.analysis.spectra import SPECTRA, describe_spectra, spectra_text, spectrum
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.runs.ffn_spectra import watched_spectra
+from aero.train.runs.recorder import watched_spectra
 
 
 def shares(*values):

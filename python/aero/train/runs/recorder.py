@@ -1,4 +1,4 @@
-"""The records of a run: `metrics.jsonl` and the same in TensorBoard.
+"""The records of a run: `metrics.jsonl` and the same in TensorBoard, and spectra of FFNs for them.
 
 Between two lines the recorder adds up losses on the device, so that logging costs no
 synchronization. The partial sums are part of a checkpoint: a resumed run writes the very lines the
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aero.analysis.spectra import describe_spectra, spectrum
 from aero.analysis.statistics import nan_counts
 from aero.internals.records import as_dict
 from aero.internals.run_files import (
@@ -25,13 +29,20 @@ from aero.internals.run_files import (
     TrainLine,
     ValidationLine,
 )
+from aero.models import AeroForCausalLM
+from aero.nn import FeedForward
 from aero.train.entropy_callback import add_scalars, entropy_scalars, open_board
-from aero.train.runs.ffn_spectra import Spectra
 from aero.train.runs.perplexity import HeldOutLoss
 from aero.train.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+Spectra = list[dict[str, float | None] | None]
+
+#: Of a record during training: two windows of the demo. Products of tokens are then smaller than
+#: those of channels, and a record takes less than 1 % of the steps between two of the demo.
+RECORDED_TOKENS = 256
 
 # The penalty is there twice: before its weight, and as the loss has it, nats per predicted token.
 _LOSSES = ("loss", "lm_loss", "entropy_loss", "penalty_nats")
@@ -243,3 +254,50 @@ def _spectra_scalars(spectra: Spectra) -> dict[str, float]:
         for name, value in (found or {}).items()
         if value is not None
     }
+
+
+@contextmanager
+def watched_spectra(model: AeroForCausalLM, *, most_tokens: int) -> Iterator[Spectra]:
+    """Fills a list with the numbers of every layer's FFN, from the next forward pass alone.
+
+    None stands for a layer without FFN, or with one of a single layer, which has no activation.
+
+    Args:
+        model: run once inside of the context.
+        most_tokens: later ones of the pass are left out.
+    """
+    layers = model.config.spec.num_layers
+    found: Spectra = [None] * layers
+    before: dict[int, Any] = {}
+    handles = []
+
+    def watch(layer: int, ffn: FeedForward) -> None:
+        def see_before(module: Any, args: Any, output: Tensor) -> None:
+            if found[layer] is None:
+                before[layer] = _spectrum_of(output, most_tokens)
+
+        def see_after(module: Any, args: tuple[Tensor, ...]) -> None:
+            if layer in before:
+                after = _spectrum_of(args[0], most_tokens)
+                found[layer] = describe_spectra(before.pop(layer), after)
+
+        handles.append(ffn.c_fc.register_forward_hook(see_before))
+        handles.append(ffn.c_proj.register_forward_pre_hook(see_after))
+
+    for layer, block in enumerate(model.transformer.h):
+        for module in block.modules():
+            if isinstance(module, FeedForward):
+                watch(layer, module)
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _spectrum_of(activations: Tensor, most_tokens: int) -> Any:
+    rows = activations.detach().flatten(0, -2)[:most_tokens].float()
+    rows = rows - rows.mean(dim=0)
+    tokens, channels = rows.shape
+    products = rows.T @ rows if tokens >= channels else rows @ rows.T
+    return spectrum(np.asarray(products.cpu()), channels)

@@ -27,8 +27,8 @@ from aero.train.data.prepared_data import PreparedData, open_prepared_data, prep
 from aero.train.data.windows import validation_windows
 from aero.train.progress import LOG
 from aero.train.recipes.recipe import DataSection
-from aero.train.runs.ffn_spectra import watched_spectra
 from aero.train.runs.perplexity import HeldOutLoss, measure_loss, norm_gap
+from aero.train.runs.recorder import watched_spectra
 from aero.train.runs.run_folder import RunFolder, corpus_folder
 from aero.train.runs.samples import sample_of
 
