@@ -19,8 +19,7 @@ from aero.internals.run_files import Evaluation
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import load_recipe, recipe_to_dict
 from aero.train.runs.planning import PlannedRun, plan_runs, spec_for, training_way
-from aero.train.runs.run_folder import RunFolder, run_slug
-from aero.train.runs.run_lock import lock_holder
+from aero.train.runs.run_folder import RunFolder, lock_holder, run_slug
 from benchmarks.paper.scales import Scale, load_scale
 from benchmarks.paper.targets import RATE, Row, Target, load_target
 from benchmarks.paper.training_flops import (

@@ -20,8 +20,7 @@ from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seco
 from aero.train.progress import LOG, StopRequest
 from aero.train.recipes.recipe_sections import DataSection
 from aero.train.runs.planning import PlannedRun, require_current_split
-from aero.train.runs.run_folder import checkpoint_step
-from aero.train.runs.run_lock import RunLockedError
+from aero.train.runs.run_folder import RunLockedError, checkpoint_step
 from benchmarks.paper.cells import Cell, TargetPlan, unique_cells
 from benchmarks.paper.training_flops import training_flops
 

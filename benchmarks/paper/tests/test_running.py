@@ -25,7 +25,7 @@ from aero.internals.run_files import Divergence, Evaluation
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
 from aero.train import Recipe
-from aero.train.runs.run_lock import locked
+from aero.train.runs.run_folder import locked
 from benchmarks.paper import outcome
 from benchmarks.paper.cells import plan_target
 from benchmarks.paper.command import app

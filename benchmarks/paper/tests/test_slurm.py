@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.internals.errors import StopRequestedError, TrainingError
-from aero.train.runs.run_lock import locked
+from aero.train.runs.run_folder import locked
 from benchmarks.paper import slurm
 from benchmarks.paper.cells import plan_target
 from benchmarks.paper.command import app

@@ -42,7 +42,7 @@ from aero.train.one_run import build_model, build_trainer, require_same_corpus
 from aero.train.recipes.recipe import DataSection
 from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun
-from aero.train.runs.run_lock import require_unlocked
+from aero.train.runs.run_folder import require_unlocked
 from aero.train.starting import (
     first_scores_warning,
     require_tokenizer,

@@ -20,7 +20,7 @@ from aero.train.one_run import OneRun
 from aero.train.progress import LOG, StopRequest, is_main_process, progress_bar
 from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun, with_action
-from aero.train.runs.run_lock import locked, require_unlocked
+from aero.train.runs.run_folder import locked, require_unlocked
 
 
 def train_runs(

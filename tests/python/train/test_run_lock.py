@@ -12,7 +12,7 @@ import time
 import pytest
 from filelock import FileLock
 
-from aero.train.runs.run_lock import RunLockedError, lock_holder, locked
+from aero.train.runs.run_folder import RunLockedError, lock_holder, locked
 from aero.train.training import train_runs
 
 from .conftest import plan_one
@@ -21,16 +21,16 @@ HERE = f"process {os.getpid()} on {socket.gethostname()}"
 # Holds a folder until it is killed.
 HOLDER = """
 import sys, time
-from aero.train.runs import run_lock
-with run_lock.locked(sys.argv[1]):
+from aero.train.runs import run_folder
+with run_folder.locked(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
 """
 # Ends without giving its folder back.
 LEAVER = """
 import sys
-from aero.train.runs import run_lock
-held = run_lock.locked(sys.argv[1])
+from aero.train.runs import run_folder
+held = run_folder.locked(sys.argv[1])
 held.__enter__()
 """
 # Takes a folder again and again, and counts in a file how often it held it. Where two hold it, the
@@ -38,13 +38,13 @@ held.__enter__()
 RACER = """
 import os, signal, sys, time
 from pathlib import Path
-from aero.train.runs import run_lock
+from aero.train.runs import run_folder
 folder, name = Path(sys.argv[1]), sys.argv[2]
-run_lock._TAKING_SECONDS = 0.02
+run_folder._TAKING_SECONDS = 0.02
 counts, mark = folder / f"{name}.count", folder / "mark"
 while (held := len(counts.read_bytes()) if counts.exists() else 0) < 12:
     try:
-        with run_lock.locked(folder):
+        with run_folder.locked(folder):
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
             time.sleep(0.002)
             with counts.open("ab") as file:
@@ -52,7 +52,7 @@ while (held := len(counts.read_bytes()) if counts.exists() else 0) < 12:
             mark.unlink()
             if held % 5 == 4:
                 os.kill(os.getpid(), signal.SIGKILL)
-    except run_lock.RunLockedError:
+    except run_folder.RunLockedError:
         pass
 """
 

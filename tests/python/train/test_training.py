@@ -23,8 +23,7 @@ from aero.train.entropy_callback import add_scalars, open_board
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback
 from aero.train.runs.planning import plan_runs
-from aero.train.runs.run_folder import RunFolder
-from aero.train.runs.run_lock import RunLockedError
+from aero.train.runs.run_folder import RunFolder, RunLockedError
 from aero.train.runs.run_results import analyze_run, evaluate_run
 from aero.train.training import train_runs
 

@@ -11,8 +11,7 @@ from aero.internals.errors import TrainingError
 from aero.report.runs import read_run
 from aero.train.runs import run_results
 from aero.train.runs.checkpoints import run_problems
-from aero.train.runs.run_folder import RunFolder
-from aero.train.runs.run_lock import locked
+from aero.train.runs.run_folder import RunFolder, locked
 from aero.train.runs.run_results import evaluate_run, open_run
 from aero.train.training import train_runs
 

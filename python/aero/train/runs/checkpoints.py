@@ -20,8 +20,7 @@ from aero.internals.run_damage import run_damage
 from aero.internals.run_files import CheckpointState
 from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.runs.planning import PlannedRun
-from aero.train.runs.run_folder import RunFolder, checkpoint_step
-from aero.train.runs.run_lock import lock_holder
+from aero.train.runs.run_folder import RunFolder, checkpoint_step, lock_holder
 
 _STATE_FILE = "aero_state.json"
 
