@@ -23,7 +23,6 @@ from aero.internals.machine import settle_in
 from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
-from aero.train.arguments import batch_split, training_arguments
 from aero.train.data.corpora import scan_corpus
 from aero.train.data.corpus_files import CorpusSource, find_corpus
 from aero.train.data.hub import downloaded_file, require_dataset
@@ -44,10 +43,12 @@ from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun
 from aero.train.runs.run_folder import require_unlocked
 from aero.train.starting import (
+    batch_split,
     first_scores_warning,
     require_tokenizer,
     score_deviations,
     teacher_of,
+    training_arguments,
 )
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from aero.internals.machine import git_commit, hardware, package_versions
 from aero.internals.records import as_dict, record_bytes
 from aero.internals.run_files import Annealing, CorpusRecord, RunInfo, StartRecord, TeacherRecord
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import TrainingWindows, collate_windows
 from aero.train.progress import StopRequest, is_main_process
@@ -38,6 +37,7 @@ from aero.train.starting import (
     score_deviations,
     starting_network,
     teacher_of,
+    training_arguments,
     training_fields,
 )
 from aero.train.trainer import AeroTrainer

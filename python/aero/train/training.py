@@ -14,13 +14,13 @@ from torch.distributed import broadcast_object_list
 
 from aero.internals.errors import StopRequestedError, disk_errors
 from aero.internals.machine import settle_in
-from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import prepare_data
 from aero.train.one_run import OneRun
 from aero.train.progress import LOG, StopRequest, is_main_process, progress_bar
 from aero.train.runs.checkpoints import from_whole_checkpoint
 from aero.train.runs.planning import PlannedRun, with_action
 from aero.train.runs.run_folder import locked, require_unlocked
+from aero.train.starting import training_arguments
 
 
 def train_runs(

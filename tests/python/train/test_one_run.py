@@ -21,13 +21,13 @@ from aero.internals.errors import TrainingError
 from aero.internals.machine import git_commit, hardware, package_versions, processor
 from aero.internals.records import as_dict, changed
 from aero.train import one_run
-from aero.train.arguments import training_arguments
 from aero.train.data.prepared_data import prepare_data
 from aero.train.one_run import OneRun, build_trainer, open_folder
 from aero.train.progress import StopRequest
 from aero.train.runs import checkpoints
 from aero.train.runs.checkpoints import finish_checkpoint, runs_below
 from aero.train.runs.origins import Origin
+from aero.train.starting import training_arguments
 from aero.train.training import train_runs
 
 from .conftest import plan_one, stopped_at
@@ -233,7 +233,7 @@ def test_the_arguments_of_the_trainer_are_those_of_the_recipe(short, tmp_path, m
     found = training_arguments(plan_one(plain, "SM", tmp_path))
     assert (found.lr_scheduler_type, found.lr_scheduler_kwargs) == ("linear", {})
     assert (found.max_grad_norm, found.bf16, found.gradient_accumulation_steps) == (0.0, False, 1)
-    monkeypatch.setattr("aero.train.arguments.TrainingArguments", lambda **given: given)
+    monkeypatch.setattr("aero.train.starting.TrainingArguments", lambda **given: given)
     assert training_arguments(plan_one(recipe, "SM", tmp_path)) == wanted
     monkeypatch.setenv("WORLD_SIZE", "4")
     shared = training_arguments(plan_one(plain, "SM", tmp_path))

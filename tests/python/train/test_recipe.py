@@ -6,7 +6,6 @@ import yaml
 from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
-from aero.train.arguments import batch_split
 from aero.train.recipes.recipe import (
     AnnealingSection,
     EvaluationSection,
@@ -19,6 +18,7 @@ from aero.train.recipes.recipe import (
 )
 from aero.train.recipes.recipe_files import load_recipe, recipe_names, recipe_to_dict
 from aero.train.recipes.recipe_sections import Bounds
+from aero.train.starting import batch_split
 from benchmarks.paper.cells import plan_target
 
 NOT_FINITE = ["nan", "inf", "-inf"]

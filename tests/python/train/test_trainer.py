@@ -8,8 +8,8 @@ from transformers import Trainer, TrainingArguments
 
 from aero.internals.errors import TrainingError
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.arguments import batch_split
 from aero.train.recipes.recipe import Recipe, TrainingSection
+from aero.train.starting import batch_split
 from aero.train.trainer import AeroTrainer
 
 EREG = "EReg(SM(t)+ScFuFFN)"
