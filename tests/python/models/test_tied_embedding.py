@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.embedding import embed_tied
+from aero.nn.linear import embed_tied
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 
