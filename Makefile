@@ -47,7 +47,7 @@ DEMO_SEEDS       = $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo reproduce private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-private fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo reproduce private private-test private-bench test ctest every-float wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-private fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -141,6 +141,9 @@ slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt instal
 sanitizers: build/sanitized/.built build/threads/.built ## run the C++ tests under sanitizers of addresses, undefined behaviour, threads
 	ctest --test-dir build/sanitized --output-on-failure --parallel 2
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'
+
+every-float: $(NATIVE_BUILD)/.tests ## compute 2^x of every negative float on every instruction set; print the worst error (minutes)
+	$(NATIVE_BUILD)/aero_cpp_tests --gtest_also_run_disabled_tests --gtest_filter='*EveryNegativeFloat*'
 
 # ROOM is a folder of aero, or edits for the list of edits of C++ sources; both without it. SAMPLE=60
 # SEED=1 draws 60 places of each folder. It goes on where it ended: tests/mutants/README.md.
