@@ -11,8 +11,8 @@ from aero.internals.records import as_record
 from aero.report.report_file import Spread
 from aero.report.text import duration, with_spread
 from aero.tables import markdown_table
-from benchmarks.paper.finding import VERDICTS
 from benchmarks.paper.run_statistics import STATISTICS
+from benchmarks.paper.verdicts import VERDICTS
 
 _HOW_JUDGED = (
     "How a claim is judged: networks are compared seed by seed, as logarithms of perplexity or as "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aero.architecture import ArchitectureSpec
-from benchmarks.paper.finding import VERDICTS
+from benchmarks.paper.verdicts import VERDICTS
 
 #: Title of a figure -> size -> context length -> share of the FFNs, 0 to 1.
 Shares = Mapping[str, Mapping[str, Mapping[int, float]]]

@@ -86,8 +86,8 @@ def _describe_claims(
 ) -> list[dict[str, Any]]:
     return [
         {
-            "claim": entry.text,
-            "where": entry.where,
+            "claim": entry.claim.text,
+            "where": entry.claim.where,
             "verdict": entry.verdict,
             "reasons": list(entry.reasons),
             "seeds": min((d.seeds for d in entry.differences if d.seeds), default=0),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from aero.analysis.intervals import mean_over_documents
 from aero.architecture import ArchitectureSpec
@@ -26,10 +26,19 @@ from aero.report.seeds import (
     family_of,
     judge_signs,
 )
-from benchmarks.paper.claims import Comparison, Side
-from benchmarks.paper.finding import Finding
+from benchmarks.paper.claims import Claim, Comparison, Side
 from benchmarks.paper.run_statistics import STATISTICS, Statistic
 from benchmarks.paper.targets import Target
+
+#: Verdict -> its words in a table.
+VERDICTS: Mapping[str, str] = {
+    "holds": "holds",
+    "holds in part": "holds in part",
+    "does not hold": "does not hold",
+    "level": "level",
+    "undecided": "not decided",
+    "not tested": "not tested at this scale",
+}
 
 # The `rows` of an outcome.
 Rows = Sequence[Mapping[str, Any]]
@@ -38,10 +47,26 @@ Rows = Sequence[Mapping[str, Any]]
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not tested", "undecided", "level", "holds")
 
 
+class Judged(NamedTuple):
+    """A claim of a target, and what became of it.
+
+    Attributes:
+        claim: as it was declared.
+        verdict: of its worst comparison.
+        differences: the evidence of seeds, one per comparison; perplexities' are logarithms.
+        reasons: the same as cells of a table: means, difference, intervals.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    differences: tuple[Difference, ...]
+    reasons: tuple[str, ...]
+
+
 def judge_claims(
     target: Target, rows: Rows, beside: Iterable[tuple[Target, Rows]] = ()
-) -> list[Finding]:
-    """Returns the verdicts on all claims of a target, a finding each.
+) -> list[Judged]:
+    """Returns the verdicts on all claims of a target.
 
     A claim does not hold if one comparison fails; else it is not tested if one has no runs,
     undecided or level if one is, and holds if all hold.
@@ -58,21 +83,14 @@ def judge_claims(
         for statistic in {comparison.statistic for comparison in varying}
     }
     named = {row["name"]: row for row in rows}
-    findings = []
-    for number, claim in enumerate(target.claims, start=1):
+    judged = []
+    for claim in target.claims:
         found = [_judge(c, target, named, pools, len(varying)) for c in claim.comparisons]
-        verdicts = {difference.verdict for difference, _ in found}
-        findings.append(
-            Finding(
-                f"{target.name} {number}",
-                claim.text,
-                next(verdict for verdict in _WORST_FIRST if verdict in verdicts),
-                where=claim.where,
-                differences=tuple(difference for difference, _ in found),
-                reasons=tuple(reason for _, reason in found),
-            )
-        )
-    return findings
+        differences, reasons = zip(*found, strict=True)
+        verdicts = {difference.verdict for difference in differences}
+        worst = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+        judged.append(Judged(claim, worst, differences, reasons))
+    return judged
 
 
 def _comparisons(target: Target) -> list[Comparison]:

@@ -5,6 +5,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
+from aero.report.seeds import Verdict
 from benchmarks.paper.document import results_document
 from benchmarks.paper.outcome import judge_again
 from benchmarks.paper.targets import read_target
-from benchmarks.paper.verdicts import judge_claims
+from benchmarks.paper.verdicts import VERDICTS, judge_claims
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -85,8 +87,8 @@ def test_the_same_mean_has_an_interval_over_documents_which_judges_nothing():
     found[0]["documents"] = {"nll": low, "tokens": tokens}
     found[1]["documents"] = {"nll": high, "tokens": tokens}
     claim = "perplexity: SM+G < SM+R"
-    (finding,) = judge_claims(target(claim), found)
-    (difference,) = finding.differences
+    (judged,) = judge_claims(target(claim), found)
+    (difference,) = judged.differences
     # Each document left out: how far the mean of 16 / 60 moves, to first order.
     mean = 16 / 60
     moves = [(1 - 10 * mean) / 60, (6 - 20 * mean) / 60, (9 - 30 * mean) / 60]
@@ -94,7 +96,7 @@ def test_the_same_mean_has_an_interval_over_documents_which_judges_nothing():
     assert difference.low_over_documents == pytest.approx(mean - reach, rel=1e-6)
     assert difference.high_over_documents == pytest.approx(mean + reach, rel=1e-6)
     ends = [100 * math.expm1(mean + sign * reach) for sign in (-1, 1)]
-    assert f"; over documents {ends[0]:+.1f} to {ends[1]:+.1f})" in finding.reasons[0]
+    assert f"; over documents {ends[0]:+.1f} to {ends[1]:+.1f})" in judged.reasons[0]
     assert difference.verdict == "holds"
     # A factor moves both ends, and two comparisons share the tails: t at 1.25 %.
     both = target([claim, "perplexity: SM+G < 1.5 x SM+R"])
@@ -114,9 +116,9 @@ def test_other_documents_or_seeds_have_no_interval_over_them(other):
     if other == "seeds":
         found[1]["documents"] = documents
         found[1]["statistics"]["perplexity"]["seeds"] = [1, 3]
-    (finding,) = judge_claims(target("perplexity: SM+G < SM+R"), found)
-    assert math.isnan(finding.differences[0].low_over_documents)
-    assert "documents" not in finding.reasons[0]
+    (judged,) = judge_claims(target("perplexity: SM+G < SM+R"), found)
+    assert math.isnan(judged.differences[0].low_over_documents)
+    assert "documents" not in judged.reasons[0]
 
 
 def test_factors_move_the_bound():
@@ -309,3 +311,7 @@ def test_committed_verdicts_and_pages_follow_from_the_committed_values(file):
 def test_outcomes_of_another_format_are_not_judged_again():
     with pytest.raises(TrainingError, match="table2 has format 1, not 2"):
         judge_again([{"target": "table2", "format": 1, "rows": []}])
+
+
+def test_every_verdict_has_its_words():
+    assert VERDICTS.keys() == {*get_args(Verdict), "holds in part"}
