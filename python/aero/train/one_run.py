@@ -229,11 +229,12 @@ def build_trainer(
     run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
 ) -> AeroTrainer:
     """Returns the Trainer of a planned run."""
-    recipe, chosen = run.recipe, {}
+    recipe, rates = run.recipe, {}
     if recipe.selection.byte_weight:
-        from aero.train.selection import selection_hooks
+        from aero.train.selection import byte_penalty, gate_rates
 
-        chosen = selection_hooks(run, model, hooks.pop("callbacks", []))
+        penalty, rates = byte_penalty(run, model), gate_rates(run)
+        hooks |= {"callbacks": [penalty, *hooks.get("callbacks", [])], "added_loss": penalty.loss}
     trainer = AeroTrainer(
         model=model,
         args=arguments,
@@ -242,17 +243,16 @@ def build_trainer(
         learning_rate_factors={
             "temperature.value": recipe.optimizer.temperature_rate,
             "entropy_threshold": recipe.optimizer.threshold_rate,
-            **chosen.pop("learning_rate_factors", {}),
+            **rates,
         },
         **hooks,
-        **chosen,
     )
     if model.config.annealed_from is not None:
         trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
     if run.spec.entropy_regularized:
-        penalty = recipe.regularization
+        section = recipe.regularization
         trainer.add_callback(
-            PenaltyScheduleCallback(penalty.entropy_weight, penalty.penalty_schedule)
+            PenaltyScheduleCallback(section.entropy_weight, section.penalty_schedule)
         )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -332,13 +332,13 @@ def _start_of(run: PlannedRun) -> StartRecord | None:
     if run.source is None:
         return None
     annealing = Annealing(**asdict(run.recipe.annealing))
-    return StartRecord(**run.source.record(), annealing=annealing)
+    return run.source.record(StartRecord, annealing=annealing)
 
 
 def _teacher_of(run: PlannedRun) -> TeacherRecord | None:
     if run.teacher is None:
         return None
-    return TeacherRecord(**run.teacher.record(), **asdict(run.recipe.distillation))
+    return run.teacher.record(TeacherRecord, **asdict(run.recipe.distillation))
 
 
 def save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:

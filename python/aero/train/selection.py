@@ -5,8 +5,6 @@ A training without `selection.byte_weight` loads neither this nor prices.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -62,20 +60,17 @@ def with_gates_of(run: PlannedRun, model: AeroForCausalLM) -> AeroForCausalLM:
     return with_gates(model, gated_parts(run))
 
 
-def selection_hooks(
-    run: PlannedRun, model: AeroForCausalLM, callbacks: list[Any]
-) -> dict[str, Any]:
-    """What `AeroTrainer` needs to choose parts: callbacks, term of the loss, rates."""
+def byte_penalty(run: PlannedRun, model: AeroForCausalLM) -> BytePenalty:
+    """The callback of a planned run that chooses parts; its `loss` is a term of every step's."""
     price, gates, section = price_of_parts(run), model.transformer.gates, run.recipe.selection
     assert gates is not None
     ends = section.start_fraction, section.end_fraction
-    penalty = BytePenalty(price, gates, section.byte_weight, *ends)
-    rates = {f".gates.{part}": section.gate_rate for part in gated_parts(run)}
-    return {
-        "callbacks": [penalty, *callbacks],
-        "added_loss": penalty.loss,
-        "learning_rate_factors": rates,
-    }
+    return BytePenalty(price, gates, section.byte_weight, *ends)
+
+
+def gate_rates(run: PlannedRun) -> dict[str, float]:
+    """Learning rates of the gates, as factors by the ends of their names."""
+    return {f".gates.{part}": run.recipe.selection.gate_rate for part in gated_parts(run)}
 
 
 def what_is_left(run: PlannedRun, model: AeroForCausalLM, *, writes: bool) -> AeroForCausalLM:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 
 from aero.internals.errors import TrainingError, disk_errors, extra
+from aero.internals.run_files import CheckpointState
 from aero.models.initialization import decay_parameter_names
 from aero.models.loss import IGNORED, per_counted
 from aero.train.distillation import Distillation
@@ -89,7 +90,7 @@ class AeroTrainer(Trainer):
         self,
         *args: Any,
         on_losses: Callable[[Tensor, Tensor, Tensor | None], None] | None = None,
-        checkpoint_state: Callable[[], dict[str, Any]] | None = None,
+        checkpoint_state: Callable[[], CheckpointState] | None = None,
         distillation: Distillation | None = None,
         learning_rate_factors: Mapping[str, float] | None = None,
         added_loss: Callable[[], Tensor] | None = None,
@@ -250,7 +251,7 @@ class AeroTrainer(Trainer):
         written = folder / f"checkpoint-{self.state.global_step}"
         final = folder / f"step-{self.state.global_step}"
         way_out = "run the same command again: it resumes from the last checkpoint"
-        state = self._checkpoint_state() if self._checkpoint_state is not None else {}
+        state: object = self._checkpoint_state() if self._checkpoint_state is not None else {}
         try:
             with disk_errors(f"the checkpoint of step {self.state.global_step}", folder, way_out):
                 super()._save_checkpoint(model, trial)

@@ -11,7 +11,8 @@ import torch
 from tests.python.refusals import assert_told
 
 from aero.internals.errors import TrainingError
-from aero.internals.run_files import Divergence
+from aero.internals.records import as_dict
+from aero.internals.run_files import Divergence, OriginRecord
 from aero.train import starting
 from aero.train.runs import perplexity, run_results
 from aero.train.runs.origins import Origin, find_origin
@@ -31,7 +32,7 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
     found = find_origin(str(run.path), "--from")
     assert found == Origin(run.path, run.model, run.model, EREG, 20, 5120, flops)
     weights = hashlib.sha256((run.model / "model.safetensors").read_bytes()).hexdigest()
-    assert found.record() == {
+    assert as_dict(found.record(OriginRecord)) == {
         "path": str(run.path), "label": EREG, "steps": 20, "tokens": 5120,
         "flops_per_token": flops, "sha256": weights,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from aero.train.one_run import build_model
 from aero.train.recipes.recipe import Recipe, SelectionSection
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.runs.planning import plan_runs
-from aero.train.selection import selection_hooks
+from aero.train.selection import byte_penalty
 from aero.train.training import train_runs
 
 from .conftest import assert_same_ending, metrics, plan_one, stopped_at, tiny_settings
@@ -191,7 +191,7 @@ def test_gates_that_a_network_cannot_have_are_one_line_before_it_is_built(recipe
 def test_the_price_has_no_gradient_in_steps_in_which_gates_do_not_learn(recipe, tmp_path):
     planned = plan_one(recipe, LABEL, tmp_path)
     model = build_model(planned)
-    penalty = selection_hooks(planned, model, [])["callbacks"][0]
+    penalty = byte_penalty(planned, model)
     state, control = TrainerState(), TrainerControl()
     state.max_steps = 10
     begin, end = recipe.selection.start_fraction, recipe.selection.end_fraction

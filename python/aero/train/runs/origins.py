@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aero.internals.errors import TrainingError
-from aero.internals.run_files import RunInfo
+from aero.internals.run_files import OriginRecord, RunInfo
 from aero.reading import read_json
 from aero.train.runs.run_folder import RunFolder, checkpoint_step, corpus_folder
+
+Record = TypeVar("Record", bound=OriginRecord)
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,17 @@ class Origin:
     tokens: int | None = None
     flops_per_token: float | None = None
 
-    def record(self) -> dict[str, Any]:
-        """Returns the entries of its `OriginRecord`, with the digest of its weights."""
-        return {
-            "path": str(self.path),
-            "label": self.label,
-            "steps": self.steps,
-            "tokens": self.tokens,
-            "flops_per_token": self.flops_per_token,
-            "sha256": _digest(self.weights),
-        }
+    def record(self, kind: type[Record], **further: Any) -> Record:
+        """Returns it as a record of `run.json`, with the digest of its weights."""
+        return kind(
+            path=str(self.path),
+            label=self.label,
+            steps=self.steps,
+            tokens=self.tokens,
+            flops_per_token=self.flops_per_token,
+            sha256=_digest(self.weights),
+            **further,
+        )
 
 
 def find_origin(path: str | Path, option: str) -> Origin:
