@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aero.families.encoder_decoders import ENCODER_DECODERS
-from aero.families.encoders import bert, distilbert, roberta
+from aero.families.encoders import bert, distilbert, roberta, vit
 from aero.families.gpts import GPTS
 from aero.families.heads import classifying, half
 from aero.families.llamas import LLAMAS
-from aero.families.pictures import vit
 from aero.families.sizes import Described
 from aero.families.values import Values
 from aero.families.writer import Operation
