@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from aero.analysis.spectra import SPECTRA
 from aero.internals.records import as_dict
 from aero.report import text
 from aero.report.comparisons import baseline_of
 from aero.report.labels import explained
 from aero.report.picture import Picture
 from aero.report.report_file import NetworkEntry, Report, SeedSpread
-from aero.report.spectra import spectra_table
 from aero.tables import markdown_table, table_lines
 
 
@@ -232,6 +233,26 @@ def context_table(report: Report) -> tuple[list[str], list[list[str]]]:
 def _spectra(report: Report) -> str:
     header, rows = spectra_table(report)
     return markdown_table(header, rows, right=range(1, len(header))) if rows else ""
+
+
+def spectra_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Returns header and rows of the spectra of FFN activations, means over the layers.
+
+    No row for networks without activations.
+    """
+    numbers = [f"{name} {place}" for place in ("before", "after") for name in ("SE", "PR", "EEE")]
+    rows = []
+    for entry in report.networks:
+        layers = [layer for layer in entry.ffn_spectra or () if layer is not None]
+        if layers:
+            found = ([layer[name] for layer in layers] for name in SPECTRA)
+            rows.append([entry.name, *map(_mean, found)])
+    return ["network", *numbers, "JS"], rows
+
+
+def _mean(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.fmean(known):.3g}" if known else "-"
 
 
 def _entropies(report: Report) -> str:
