@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from aero.analysis.intervals import mean_over_documents
+from aero.analysis.statistics import mean_over_documents
 from aero.architecture import ArchitectureSpec
 from aero.report.seeds import (
     Difference,

@@ -35,7 +35,7 @@ USES = {
     "tensorboard": ("train", "from aero.train.entropy_callback import open_board; open_board('x')"),
     "accelerate": ("train", "import aero.train.trainer"),
     "msgspec": ("train", "import aero.report.runs"),
-    "scipy": ("report", "from aero.analysis.intervals import student_quantile as q; q(3, 0.025)"),
+    "scipy": ("report", "from aero.analysis.statistics import student_quantile as q; q(3, 0.025)"),
     "matplotlib": ("report", "from aero import mpc, report; report.to_html(mpc.simulate('SM'))"),
     "cryptography": (
         "private",

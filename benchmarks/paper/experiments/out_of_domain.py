@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import yaml
 
-from aero.analysis.intervals import student_quantile
+from aero.analysis.statistics import student_quantile
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.internals.machine import git_commit, hardware, package_versions
 from aero.saved.loading import load_saved_network

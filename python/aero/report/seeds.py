@@ -41,7 +41,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.analysis.intervals import student_quantile
+from aero.analysis.statistics import student_quantile
 
 Verdict = Literal["holds", "does not hold", "level", "undecided", "not tested"]
 

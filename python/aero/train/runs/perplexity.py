@@ -3,7 +3,7 @@
 perplexity = exp(sum NLL / tokens); bits per byte = sum NLL / (ln 2 * bytes), which compares across
 tokenizers. A window of T tokens predicts T - 1 of them.
 
-Another text would give another loss: `aero.analysis.intervals` makes the interval.
+Another text would give another loss: `aero.analysis.statistics` makes the interval.
 
 Training normalizes by the statistics of its batch, evaluation by running ones. `norm_gap` is
 their cost: the loss with batch statistics is not one of a causal model, for they see later
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aero.analysis.context_use import ContextUse, repeated_bigrams
-from aero.analysis.intervals import mean_over_documents
+from aero.analysis.statistics import mean_over_documents
 from aero.nn import FoldableNorm
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import validation_windows
