@@ -6,9 +6,8 @@ from pathlib import Path
 
 from aero.analysis.files import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
-from aero.internals.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.atomic_files import CHECKSUM_FILE, damage, run_damage
 from aero.internals.records import as_record, read_record
-from aero.internals.run_damage import run_damage
 from aero.internals.run_files import Divergence, Evaluation, Metrics, RunInfo, Sample, read_metrics
 from aero.reading import UnreadableFileError, one_line, read_json
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from aero.internals.atomic_files import (
     checksums_of,
     damage,
+    run_damage,
     write_bytes_atomically,
     write_checksums,
 )
 from aero.internals.errors import TrainingError
 from aero.internals.records import read_record, record_bytes
-from aero.internals.run_damage import run_damage
 from aero.internals.run_files import CheckpointState
 from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.runs.planning import PlannedRun
