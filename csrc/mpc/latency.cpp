@@ -54,7 +54,7 @@ struct RingProducts {
     return static_cast<double>(product.heads) * of(product.shape);
   }
   double operator()(const EmbeddingShape& shape) const {
-    const bool whole_table = stack.client_one_hot || stack.protocol == Protocol::kSemi2k;
+    const bool whole_table = stack.client_one_hot || stack.protocol != Protocol::kAby3;
     return whole_table ? of({shape.tokens, shape.vocab_size, shape.width}) : 0;
   }
   template <class Shape>

@@ -14,7 +14,7 @@ namespace aero::mpc {
 
 // Cheetah: two parties, homomorphic encryption and oblivious transfer. SEMI2K: two parties with a
 // dealer of correlated randomness. ABY3: three parties, no two of whom collude.
-enum class Protocol : std::uint8_t { kCheetah, kSemi2k, kAby3 };
+enum class Protocol : std::uint8_t { kCheetah, kSemi2k, kAby3, kSecureNn };
 
 // tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
 // degree-3 / degree-6 polynomials in Z_2^64. erf: the exact one, as JAX compiles it for SPU.

@@ -80,7 +80,7 @@ Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
 
 // hal's |y| is the sign, as arithmetic shares, times y.
 Cost magnitude(const Stack& stack, std::int64_t elements) {
-  return comparison(stack, elements) + bit_to_arithmetic(stack, elements) +
+  return comparison(stack, elements) + result_to_arithmetic(stack, elements) +
          product(stack, elements);
 }
 

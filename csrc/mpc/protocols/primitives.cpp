@@ -42,6 +42,12 @@ Cost bit_to_arithmetic(const Stack& stack, std::int64_t elements) {
   return bit_to_arithmetic(elements);
 }
 
+Cost result_to_arithmetic(const Stack& stack, std::int64_t elements) {
+  if (const ShareProtocol* shares = share_protocol(stack))
+    return shares->bits_to_arithmetic(elements, shares->result_bits);
+  return bit_to_arithmetic(elements);
+}
+
 Cost packed_bits_to_arithmetic(const Stack& stack, std::int64_t elements, std::int64_t bits) {
   if (const ShareProtocol* shares = share_protocol(stack))
     return shares->bits_to_arithmetic(elements, bits);

@@ -1,6 +1,6 @@
 // The steps that every operation is made of, on the protocol of a stack. Under Cheetah they are
-// those of oblivious_transfer.h, elementwise_product.h and matmul.h; under SEMI2K and ABY3 rows of
-// share_protocols.cpp.
+// those of oblivious_transfer.h, elementwise_product.h and matmul.h; under SEMI2K, ABY3 and
+// SecureNN rows of share_protocols.cpp.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,14 @@ Cost arithmetic_to_bits(const Stack& stack, std::int64_t elements);
 
 Cost bit_to_arithmetic(const Stack& stack, std::int64_t elements);
 
+// The result of a comparison becomes an arithmetic share.
+Cost result_to_arithmetic(const Stack& stack, std::int64_t elements);
+
 // `bits` shared bits become one arithmetic share.
 Cost packed_bits_to_arithmetic(const Stack& stack, std::int64_t elements, std::int64_t bits);
 
 // The steps of a protocol on shares of words: neither ciphertexts nor oblivious transfers between
-// two parties. SPU's `libspu/mpc/semi2k` and `libspu/mpc/aby3`.
+// two parties. SPU's `libspu/mpc/semi2k`, `libspu/mpc/aby3` and `libspu/mpc/securenn`.
 struct ShareProtocol {
   Cost (*truncation)(std::int64_t elements);
   Cost (*product)(std::int64_t elements);
@@ -55,6 +58,8 @@ struct ShareProtocol {
   Cost (*table_row)(std::int64_t tokens, std::int64_t rows, std::int64_t width);
   // What a node of argmax does besides two comparisons and two tests for equality.
   Cost (*argmax_picks)(std::int64_t nodes);
+  // As many as the protocol holds a comparison's result for.
+  std::int64_t result_bits = 1;
 };
 
 // nullptr of Cheetah.

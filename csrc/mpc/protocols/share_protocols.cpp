@@ -1,13 +1,15 @@
-// SEMI2K (two parties and a dealer) and ABY3 (three parties, one of whom may be corrupt) in Z_2^64,
-// by the source of SPU: `libspu/mpc/semi2k` and `libspu/mpc/aby3`, files arithmetic.cc, boolean.cc,
-// conversion.cc; `mpc/ab_api.cc` and `mpc/utils/circuits.h` for the circuits. Every number was
-// measured with SPU 0.9.5, to the byte; benchmarks/private_protocols.py measures again.
+// SEMI2K (two parties and a dealer), ABY3 (three parties, one of whom may be corrupt) and SecureNN
+// (as ABY3, but the third holds no shares) in Z_2^64, by the source of SPU: `libspu/mpc/semi2k`,
+// `libspu/mpc/aby3` and `libspu/mpc/securenn`, files arithmetic.cc, boolean.cc, conversion.cc;
+// `mpc/ab_api.cc` and `mpc/utils/circuits.h` for the circuits. Every number was measured with SPU
+// 0.9.5, to the byte; benchmarks/private_protocols.py measures again.
 //
 // A message of one party to another is a round; parties that send to each other at once share it.
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 
 #include "csrc/mpc/protocols/primitives.h"
@@ -196,6 +198,94 @@ constexpr ShareProtocol kProtocol{truncation,         product,     product,     
                                   argmax_picks};
 
 }  // namespace aby3
+
+namespace securenn {
+
+// Bytes of an element that the client and the server send each, and those of the helper.
+Cost sent(std::int64_t elements, double each, double helper, double rounds) {
+  Cost cost;
+  cost.sent_bytes = {counted(elements) * each, counted(elements) * each};
+  cost.helper_bytes = counted(elements) * helper;
+  cost.rounds = rounds;
+  return cost;
+}
+
+// The helper makes a triple, of which seeds leave one word; the server waits for it before x - a
+// and y - b are opened.
+Cost product(std::int64_t elements) { return sent(elements, 2 * kWord, kWord, 2); }
+
+// Three random masks are summed at the helper, who sends two words back; x + r is opened among all
+// three; the helper's part of the result goes to the client.
+Cost truncation(std::int64_t elements) { return sent(elements, 5 * kWord, 5 * kWord, 4); }
+
+// Opened among all three, the helper's word of a triple before.
+Cost bitwise_and(std::int64_t elements, std::int64_t bits) {
+  const double bytes = bytes_of_bits(bits);
+  Cost cost = sent(elements, 4 * bytes, 4 * bytes, 2);
+  cost.helper_bytes += std::ceil(counted(elements) * bytes / kWord) * kWord;
+  return cost;
+}
+
+// Each party's share as bits needs no message; the adders do, one of the client's and the server's
+// share and one of the helper's, which is 0.
+Cost arithmetic_to_bits(std::int64_t elements) {
+  return sequential(
+      bitwise_and(elements, 64) + sequential(parallel(bitwise_and(elements, 64), 2), kAdderLevels),
+      2);
+}
+
+// Msb_a2b: the share of 2 x modulo 2^64 - 1, then the lowest bit of 2 x there. Either compares the
+// 64 bits of two numbers at the helper, a word for each bit.
+Cost comparison(std::int64_t elements) {
+  constexpr double kBits = 64 * kWord;
+  const Cost converted = sent(elements, kBits + kWord, 2 * kBits + 4 * kWord, 4);
+  const Cost lowest_bit = sent(elements, kBits + 3 * kWord, 2 * kBits + 7 * kWord, 5);
+  return converted + lowest_bit + arithmetic_to_bits(elements);
+}
+
+// Neither x < y nor y < x.
+Cost equality(std::int64_t elements) {
+  return sequential(comparison(elements), 2) + bitwise_and(elements, 64);
+}
+
+// B2A_Randbit: the helper corrects the sum of the parties' random words to bits, under which the
+// bits are opened; its part of the result goes to the client.
+Cost bits_to_arithmetic(std::int64_t elements, std::int64_t bits) {
+  const double words = counted(bits) * kWord;
+  return sent(elements, words + 2 * kWord, words + 3 * kWord, 4);
+}
+
+constexpr std::int64_t kResultBits = 64;  // Msb_a2b ends in whole words
+
+Cost multiplexer(std::int64_t elements) {
+  return bits_to_arithmetic(elements, kResultBits) + product(elements);
+}
+
+Cost matmul(const MatmulShape& shape, RightFactor) {
+  const std::int64_t factors = element_count({shape.inner, shape.rows + shape.columns}, "matrix");
+  Cost cost = sent(factors, kWord, 0, 2);
+  cost.helper_bytes = counted(shape.rows) * counted(shape.columns) * kWord;
+  return cost;
+}
+
+// By seeds that both have.
+Cost sharing(std::int64_t, std::size_t) { return {}; }
+
+Cost table_row(std::int64_t, std::int64_t rows, std::int64_t width) {
+  return equality(rows) + bits_to_arithmetic(rows, 1) +
+         matmul({1, rows, width}, RightFactor::kShared);
+}
+
+Cost argmax_picks(std::int64_t nodes) {
+  return sequential(multiplexer(nodes), 2) + sequential(bitwise_and(nodes, 64), 3);
+}
+
+constexpr ShareProtocol kProtocol{truncation,         product,     product,     comparison,
+                                  equality,           multiplexer, bitwise_and, arithmetic_to_bits,
+                                  bits_to_arithmetic, matmul,      sharing,     table_row,
+                                  argmax_picks,       kResultBits};
+
+}  // namespace securenn
 }  // namespace
 
 const ShareProtocol* share_protocol(const Stack& stack) {
@@ -204,6 +294,8 @@ const ShareProtocol* share_protocol(const Stack& stack) {
       return &semi2k::kProtocol;
     case Protocol::kAby3:
       return &aby3::kProtocol;
+    case Protocol::kSecureNn:
+      return &securenn::kProtocol;
     case Protocol::kCheetah:
       break;
   }

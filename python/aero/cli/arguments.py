@@ -27,7 +27,7 @@ LAST_SEED = 2**32 - 1
 # Help must not wait for the native library, which knows the other names too.
 _DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))
 STACKS = (
-    "spu-2024, spu-0.9.5, openbumblebee, spu-semi2k, spu-aby3, aero-optimized, "
+    "spu-2024, spu-0.9.5, openbumblebee, spu-semi2k, spu-aby3, spu-securenn, aero-optimized, "
     f"aero-optimized-generation, aero-approximate, {', '.join(_DESCRIBED)}, or the path of a YAML "
     "or JSON description."
 )

@@ -285,13 +285,13 @@ def _priced(
 
 
 def share_bytes(given: ArchitectureSpec | Mapping[str, Any], stack: str) -> float:
-    """A party's shares of the weights: a word each, of ABY3 two."""
+    """A party's shares of the weights: a word each, of ABY3 two. SecureNN's third has none."""
     operations = (
         described_spec(given)["operations"]
         if isinstance(given, ArchitectureSpec)
         else given["operations"]
     )
-    words = 2 if "three parties" in stack_description(stack).trust else 1
+    words = 2 if stack_description(stack).base == "spu-aby3" else 1
     return 8.0 * words * sum(_weights(entry) for entry in operations)
 
 

@@ -23,7 +23,7 @@ def stack_names() -> list[str]:
     Example:
         >>> from aero import mpc
         >>> mpc.stack_names()
-        ['spu-2024', 'spu-0.9.5', 'openbumblebee', 'spu-semi2k', 'spu-aby3']
+        ['spu-2024', 'spu-0.9.5', 'openbumblebee', 'spu-semi2k', 'spu-aby3', 'spu-securenn']
     """
     return _core.stack_names()
 

@@ -306,3 +306,10 @@ def test_commands_take_models_of_one_length_and_shorter_ones(tmp_path: Path) -> 
         for command in ("show", "advise", "where"):
             found = json.loads(run(command, str(tmp_path), "--json"))
             assert command != "show" or found["sizes"]["context_length"] == length
+
+
+def test_a_third_party_that_only_helps_holds_no_shares() -> None:
+    spec = mpc.simulate("SM+LN+G", **TINY).spec
+    assert spec is not None
+    assert share_bytes(spec, "spu-securenn") == share_bytes(spec, "spu-semi2k")
+    assert share_bytes(spec, "spu-aby3") == 2 * share_bytes(spec, "spu-semi2k")

@@ -74,6 +74,58 @@ def test_a_layer_of_bert_and_one_of_llama_send_what_was_measured(
     assert found.comm_bytes == pytest.approx(measured, abs=64)
 
 
+# SecureNN in SPU 0.9.5, 8 x 64 shares: bytes of all parties.
+SECURENN: list[tuple[str, tuple[int, ...], float, dict[str, Any]]] = [
+    ("truncation", (512,), 61_440, {}),
+    ("product", (512,), 81_920 - 61_440, {}),
+    ("comparison", (512, 64), 3_559_424, {}),
+    ("equality", (512, 64), 7_172_096, {}),
+    ("relu", (512,), 4_395_008, {}),
+    ("exp", (512,), 716_800, {"exp_clip": False}),
+    ("reciprocal", (512,), 7_055_360, {}),
+    ("reciprocal_square_root", (512,), 2_930_688, {}),
+    ("tanh", (512,), 9_650_176, {}),
+    ("gelu", (512,), 10_080_256, {}),
+    ("gelu", (512,), 16_500_736, {"gelu": "erf"}),
+    ("gelu", (512,), 38_993_920, {"gelu": "erfc"}),
+    ("head_product", (1, 8, 64, 8), 24_576, {}),
+    ("embedding", (1, 8, 64), 164_456, {}),
+    ("embedding", (3, 8, 64), 493_368, {}),
+    ("argmax", (64,), 2_911_744, {}),
+    ("argmax", (16,), 727_936, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "measured", "fields"), SECURENN)
+def test_securenn_sends_what_was_measured(
+    name: str, sizes: tuple[int, ...], measured: float, fields: dict[str, Any]
+) -> None:
+    found = mpc.operation_cost(name, *sizes, stack="spu-securenn", **fields)
+    assert found.comm_bytes == pytest.approx(measured, abs=1)
+
+
+def test_securenns_parties_send_what_each_of_them_sent() -> None:
+    # Two of the three hold shares and send as much; the third helps.
+    for name, sizes, each, helper in (
+        ("comparison", (512, 64), 966_656, 1_626_112),
+        ("equality", (512, 64), 1_949_696, 3_272_704),
+        ("head_product", (1, 8, 64, 8), 10_752, 3_072),
+        ("embedding", (1, 8, 64), 46_976, 70_504),
+    ):
+        found = mpc.operation_cost(name, *sizes, stack="spu-securenn")
+        assert (found.client_bytes, found.server_bytes, found.helper_bytes) == (each, each, helper)
+
+
+@pytest.mark.parametrize(("label", "measured"), [("SM+LN+G", 52_107_264), ("SM+FN+R", 28_404_096)])
+def test_a_layer_under_securenn_sends_what_was_measured(label: str, measured: int) -> None:
+    report = mpc.simulate(
+        label, model="tiny", num_layers=1, context_length=16, stack="spu-securenn"
+    )
+    assert report.by_layer[0].comm_bytes == pytest.approx(measured, rel=1e-4)
+    assert any("argmax: under SecureNN" in words for words in report.unchecked)
+    assert "three parties" in report.trust and report.total.dealer_bytes == 0
+
+
 def test_one_line_under_every_total_says_who_is_trusted_and_what_the_dealer_sends() -> None:
     semi2k = mpc.simulate("SM", model="tiny", stack="spu-semi2k")
     [line] = [one for one in report.to_text(semi2k).splitlines() if one.startswith("trust:")]
