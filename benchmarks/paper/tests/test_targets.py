@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from tests.python.refusals import assert_refused
 from typer.testing import CliRunner
 
 from aero.architecture import ArchitectureSpec
@@ -215,41 +216,35 @@ def test_a_baseline_has_the_data_and_the_tokens_of_its_row():
 DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["perplexity"]}
 
 
+def probed(**change):
+    return lambda: read_target("probe", {**DESCRIPTION, **change})
+
+
+def row(**entries):
+    return probed(rows=["SM+G", {"label": "SM+R", **entries}])
+
+
+def claim(condition):
+    return probed(claims=[{"claim": "c", "where": "w", "holds_if": condition}])
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("read", "named"),
     [
-        ({"row": []}, "unknown key 'row'; did you mean 'rows'"),
-        ({"rows": ["SM+G", "SM+G"]}, "two rows named 'SM\\+G'"),
-        ({"rows": [{"label": "SM", "setting": {}}]}, "unknown key 'setting'"),
-        (
-            {"rows": ["SM+G", {"label": "SM+R", "distill_from": "SM"}]},
-            "probe: distill_from has no row 'SM'; it has SM\\+G",
-        ),
-        (
-            {"rows": ["SM+G", {"label": "SM+R", "start_from": "SM+R"}]},
-            "probe: start_from has no row 'SM\\+R'; it has SM\\+G",
-        ),
-        ({"baseline": "SM"}, "no row 'SM'; it has SM\\+G, SM\\+R"),
-        (
-            {"claims": [{"claim": "c", "where": "w", "holds_if": "perplexity: SM+G < SM"}]},
-            "no row 'SM'",
-        ),
-        (
-            {"claims": [{"claim": "c", "where": "w", "holds_if": "perplexity of SM+G"}]},
-            "must read 'statistic: row < row'",
-        ),
+        (probed(row=[]), ("'row'", "did you mean 'rows'")),
+        (probed(rows=["SM+G", "SM+G"]), ("two rows", "'SM+G'")),
+        (row(setting={}), ("unknown key 'setting'",)),
+        (row(distill_from="SM"), ("probe: distill_from", "it has SM+G", "no row 'SM'")),
+        (row(start_from="SM+R"), ("probe: start_from", "it has SM+G", "no row 'SM+R'")),
+        (probed(baseline="SM"), ("it has SM+G, SM+R", "no row 'SM'")),
+        (claim("perplexity: SM+G < SM"), ("no row 'SM'",)),
+        (claim("perplexity of SM+G"), ("'statistic: row < row'",)),
+        (lambda: load_target("tabel2"), ("did you mean 'table2'", "tabel2")),
+        (lambda: load_scale("large"), ("--scale", "mini, small, paper", "large")),
     ],
 )
-def test_wrong_descriptions_are_errors_that_say_where(change, message):
-    with pytest.raises(TrainingError, match=message):
-        read_target("probe", {**DESCRIPTION, **change})
-
-
-def test_unknown_targets_and_scales_are_errors_with_a_hint():
-    with pytest.raises(TrainingError, match="did you mean 'table2'"):
-        load_target("tabel2")
-    with pytest.raises(TrainingError, match="--scale must be one of mini, small, paper"):
-        load_scale("large")
+def test_wrong_descriptions_are_errors_that_say_where(read, named):
+    assert_refused(read, *named, error=TrainingError)
 
 
 def test_the_network_of_the_authors_code_is_told_apart_from_the_printed_one():

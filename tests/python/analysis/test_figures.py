@@ -7,11 +7,19 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
+from tests.python.refusals import assert_refused
 
 from aero import analysis
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
 from aero.analysis.figures.entropy import plot_attention
-from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
+from aero.analysis.figures.learned import (
+    plot_learned_scales,
+    plot_learned_slopes,
+    plot_learned_temperatures,
+    plot_learned_thresholds,
+    plot_nan_counts,
+)
+from aero.analysis.figures.tradeoffs import plot_sweep
 from aero.internals.palette import PART_COLORS
 
 
@@ -44,9 +52,36 @@ def test_a_head_that_looks_everywhere_alike_has_the_last_colour_of_a_heat_map(ax
     np.testing.assert_allclose(panel_colors(axes)[0, 0], entropy_colors().to_rgba(1.0), atol=1e-6)
 
 
-def test_a_heat_map_refuses_nats(axes):
-    with pytest.raises(ValueError, match=r"must be shares in \[0, 1\].*got 3.88"):
-        analysis.plot_entropy_heat_map([[3.88, 0.5]], axes=axes)
+def drawn(plot, *values, **options):
+    return lambda: plot(*values, axes=Figure().subplots(), **options)
+
+
+def savings(names, values, published=None):
+    return drawn(analysis.plot_stepwise_savings, names, values, published=published, unit="GB")
+
+
+@pytest.mark.parametrize(
+    ("draw", "named"),
+    [
+        (drawn(analysis.plot_entropy_heat_map, [[3.88, 0.5]]), ("shares in [0, 1]", "got 3.88")),
+        (drawn(analysis.plot_entropy_heat_map, [1.0]), ("2-D",)),
+        (drawn(analysis.plot_layerwise_entropy, [1], [[1], [2]], 8), ("steps", "[N] = [2]", "[1]")),
+        (drawn(analysis.plot_quarter_shares, {"a": [1.0]}), ("4 fractions per network",)),
+        (drawn(plot_learned_temperatures, np.ones((1, 2, 3))), ("temperature", "[H, T]")),
+        (savings(["a"], [1.0, 2.0]), ("values", "[N] = [1] with N > 0", "got [2]")),
+        (savings([], []), ("values", "[N] = [0] with N > 0")),
+        (savings(["a"], [1.0], []), ("published", "[N] = [1]")),
+        (lambda: analysis.plot_pareto([], [], []), ("one entry per network",)),
+        (lambda: analysis.plot_pareto([1.0], [[1.0]], ["a", "b"]), ("one entry per network",)),
+        (lambda: analysis.plot_pareto([0.0], [[1.0]], ["a"]), ("costs", "positive")),
+        (lambda: plot_sweep([1.0], [], xlabel="x"), ("one array of results each",)),
+        (lambda: plot_learned_scales([1.0], [1.0, 2.0]), ("[1] and [2]",)),
+        (lambda: plot_nan_counts([1], [[1], [2]]), ("steps", "[N] = [2]")),
+        (lambda: plot_learned_slopes([1], [1.0]), ("slopes", "2-D")),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_argument(draw, named):
+    assert_refused(draw, *named)
 
 
 def test_heat_map_rows_are_layers_and_nan_heads_are_written_out(axes):
@@ -156,34 +191,6 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
 
     monkeypatch.setattr(plt, "subplots", lambda: (None, Figure().subplots()))
     assert plot_learned_thresholds([[0.5]], title="x").get_title() == "x"
-
-
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (
-            lambda: analysis.plot_entropy_heat_map([1.0], axes=Figure().subplots()),
-            "must be 2-D",
-        ),
-        (
-            lambda: analysis.plot_layerwise_entropy(
-                [1], [[1.0], [2.0]], 8, axes=Figure().subplots()
-            ),
-            r"steps must be \[N\] = \[2\], got \[1\]",
-        ),
-        (
-            lambda: analysis.plot_quarter_shares({"a": [1.0]}, axes=Figure().subplots()),
-            "4 fractions per network",
-        ),
-        (
-            lambda: plot_learned_temperatures(np.ones((1, 2, 3)), axes=Figure().subplots()),
-            r"temperature must be \[H, T\]",
-        ),
-    ],
-)
-def test_bad_input_names_the_argument(draw, message):
-    with pytest.raises(ValueError, match=message):
-        draw()
 
 
 def test_a_head_that_looks_everywhere_alike_reaches_all_of_its_entropy():

@@ -29,16 +29,3 @@ def test_published_values_are_points_where_there_are_any(axes):
     assert math.isnan(axes.lines[0].get_xdata()[1])
     # Bars, points and texts are inside the panel.
     assert axes.get_xlim()[1] > 9.0
-
-
-@pytest.mark.parametrize(
-    ("names", "values", "published", "message"),
-    [
-        (["a"], [1.0, 2.0], None, r"values must be \[N\] = \[1\] with N > 0, got \[2\]"),
-        ([], [], None, r"values must be \[N\] = \[0\] with N > 0"),
-        (["a"], [1.0], [], r"published must be \[N\] = \[1\]"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_errors(names, values, published, message, axes):
-    with pytest.raises(ValueError, match=message):
-        analysis.plot_stepwise_savings(names, values, published=published, unit="GB", axes=axes)

@@ -165,23 +165,6 @@ def test_scales_are_drawn_over_layers(axes):
     np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1.0, 0.8])
 
 
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (lambda: analysis.plot_pareto([], [], []), "one entry per network"),
-        (lambda: analysis.plot_pareto([1.0], [[1.0]], ["a", "b"]), "one entry per network"),
-        (lambda: analysis.plot_pareto([0.0], [[1.0]], ["a"]), "costs must be positive"),
-        (lambda: plot_sweep([1.0], [], xlabel="x"), "one array of results each"),
-        (lambda: plot_learned_scales([1.0], [1.0, 2.0]), r"\[1\] and \[2\]"),
-        (lambda: plot_nan_counts([1], [[1], [2]]), r"steps must be \[N\] = \[2\]"),
-        (lambda: plot_learned_slopes([1], [1.0]), "slopes must be 2-D"),
-    ],
-)
-def test_bad_input_names_the_argument(draw, message):
-    with pytest.raises(ValueError, match=message):
-        draw()
-
-
 def lightness(color):
     """L* of CIELAB, 0 to 100."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]

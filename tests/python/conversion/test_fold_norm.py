@@ -102,15 +102,3 @@ def test_a_layer_norm_at_the_end_stays():
     assert (folded.config.spec.norm, folded.config.spec.final_norm) == ("none", "layer")
     assert folded.lm_head.weight is folded.transformer.wte.weight
     torch.testing.assert_close(folded(tokens).logits, model(tokens).logits)
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ("SM+LN+G", r"fold_norm: SM\+LN\+G has no foldable norm"),
-        ("SOTA:SM+LN+R", r"fold_norm: SOTA:SM\+LN\+R has no foldable norm"),
-    ],
-)
-def test_networks_without_a_foldable_norm_are_refused(label, message):
-    with pytest.raises(ValueError, match=message):
-        fold_norm(AeroForCausalLM(AeroConfig.from_label(label, model="tiny")))

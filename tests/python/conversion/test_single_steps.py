@@ -246,6 +246,10 @@ def folded(label):
         (folded("SM+R"), ("has no LayerNorm in its blocks",)),
         (folded("SOTA:SM+LN+R"), ("shaped attention, whose values",)),
         (removed("SOTA:SM+LN+R"), ("train such a network again",)),
+        *(
+            (lambda label=label: fold_norm(aero_network(label)), (f"{label} has no foldable norm",))
+            for label in ("SM+LN+G", "SOTA:SM+LN+R")
+        ),
         (fold_without_a_gain, ("gain of h.1.ln_1", "small number", "zero")),
     ],
 )

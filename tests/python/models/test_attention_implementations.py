@@ -24,8 +24,3 @@ def test_own_models_repeat_entropies_as_attentions_on_request():
     output = tiny("SM+G")(TOKENS, output_attentions=True)
     assert all(map(torch.equal, output.attentions, output.entropies))
     assert tiny("SM+G")(TOKENS).attentions is None
-
-
-def test_own_configurations_refuse_a_request_for_attentions():
-    with pytest.raises(ValueError, match="belongs to calls"):
-        AeroConfig.from_label("SM", model="tiny", output_attentions=True)

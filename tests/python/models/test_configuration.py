@@ -82,6 +82,7 @@ def test_every_field_is_written_and_read_again(tmp_path):
         ({"tolerance_margin": "0.1"}, ("tolerance_margin", "a number from 0", "got '0.1'")),
         ({"temperature_init": 0}, ("temperature_init", "a number that is not 0", "got 0")),
         ({"layer_norm_epsilon": 0.0}, ("layer_norm_epsilon", "a number above 0", "got 0.0")),
+        ({"output_attentions": True}, ("output_attentions", "belongs to calls")),
         ({"num_layers": 2, "num_hidden_layers": 3}, ("num_layers", "twice", "num_hidden_layers")),
     ],
 )

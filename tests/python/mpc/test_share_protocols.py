@@ -155,12 +155,6 @@ def test_every_price_names_the_lines_that_it_is_of() -> None:
     assert set(lines()) == {"softmax", "act", "layernorm", "embed", "argmax"}
 
 
-@pytest.mark.parametrize("field", [{"mul_share": True}, {"clip_bits": 50}, {"gelu": "segment"}])
-def test_what_only_ciphertexts_have_is_refused(field: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"simulate: {next(iter(field))} must be left alone"):
-        mpc.simulate("SM+LN+G", model="tiny", stack="spu-aby3", **field)
-
-
 def test_shafts_softmax_sends_what_a_program_of_its_steps_sent() -> None:
     # 32 rows of 128 scores in SPU 0.9.5, x cut by two ReLU, 16 steps from y = 1 / 128.
     for stack, measured in (("spu-semi2k", 6_193_152), ("spu-aby3", 8_142_872)):

@@ -202,6 +202,10 @@ OPERATION = partial(partial, mpc.operation_cost)
         (priced(context_length=2**24), ("cannot be counted exactly",)),
         (priced(given=3), ("label_or_model", "a label, an ArchitectureSpec", "got int")),
         (priced(given=ArchitectureSpec.from_label("SM"), model="tiny"), ("model", "for labels")),
+        *(
+            (priced(stack="spu-aby3", **{name: value}), (f"simulate: {name} must be left alone",))
+            for name, value in (("mul_share", True), ("clip_bits", 50), ("gelu", "segment"))
+        ),
         (OPERATION("sigmoid", 1), ("name", '"argmax"', 'got "sigmoid"')),
         (OPERATION("relu"), ("relu", "1 size(s)", "got 0")),
         (OPERATION("relu", 0), ("sizes of relu", "integers from 1 to 2^40", "got 0")),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.python.refusals import assert_refused
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -193,16 +194,15 @@ def test_norms_of_heads_are_priced_row_by_row_of_each_head():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"width": 7}, "width of heads"), ({"kind": "diagonal"}, "layer or rms")]
+    ("changes", "named"), [({"width": 7}, "width of heads"), ({"kind": "diagonal"}, "layer or rms")]
 )
-def test_norms_that_heads_cannot_have_are_refused(changes, words):
+def test_norms_that_heads_cannot_have_are_refused(changes, named):
     description = made_as_float32("qwen3").description
     for layer in description["operations"]:
         for operation in layer.get("operations", ()):
             if operation["name"] == "norm of keys":
                 operation.update(changes)
-    with pytest.raises(ValueError, match=words):
-        check_description(description, "network.json")
+    assert_refused(lambda: check_description(description, "network.json"), named)
 
 
 SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}

@@ -326,11 +326,6 @@ def test_temperatures_of_consecutive_positions():
 # --- modules within hosts ---------------------------------------------------------------------
 
 
-def test_a_cache_of_another_name_is_refused_not_ignored():
-    with pytest.raises(ValueError, match="cache must be called 'cache', got it as 'past'"):
-        _host_context(torch.zeros(2, 3, 8), past=DynamicCache(), use_cache=True)
-
-
 def test_what_a_host_says_of_its_sequences():
     hidden, first, second = torch.zeros(2, 3, 8), DynamicCache(), DynamicCache()
     mask = torch.ones(2, 1, 3, 5, dtype=torch.bool).tril(2)

@@ -3,11 +3,14 @@
 from functools import partial
 
 import pytest
+import torch
 from tests.python.refusals import assert_refused
 from torch import nn
+from transformers import DynamicCache
 
 from aero.nn import FeedForward, FoldableNorm, ScaledFusedFeedForward, Temperature
 from aero.nn.annealed_modules import AnnealedNorm, set_annealing_progress
+from aero.nn.drop_in import _host_context
 from aero.nn.linear import Linear, normalize_weight
 
 temperature = partial(partial, Temperature, num_heads=2, context_length=4)
@@ -36,6 +39,10 @@ annealed = AnnealedNorm(nn.LayerNorm(5), None)
         (
             temperature("head", parametrization="exp"),
             ("parametrization", "'identity' or 'log'", "got 'exp'"),
+        ),
+        (
+            lambda: _host_context(torch.zeros(2, 3, 8), past=DynamicCache(), use_cache=True),
+            ("cache", "called 'cache'", "as 'past'"),
         ),
         *(
             (partial(set_annealing_progress, annealed, progress), ("progress", "[0, 1]", "got"))

@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from tests.python.refusals import assert_refused
 from transformers import TrainerControl, TrainerState
 from typer.testing import CliRunner
 
@@ -177,15 +179,13 @@ def test_the_largest_head_stays_where_all_gates_fall(recipe):
     assert gates.heads.tolist() == [0.0, 1.0, 0.0]
 
 
-def test_a_window_without_a_step_is_refused(recipe):
-    with pytest.raises(TrainingError, match="a step between"):
-        replace(recipe, selection=replace(recipe.selection, start_fraction=0.4, end_fraction=0.41))
-
-
-def test_gates_that_a_network_cannot_have_are_one_line_before_it_is_built(recipe, tmp_path):
-    planned = plan_one(recipe, "SM+ScFuFFN", tmp_path)
-    with pytest.raises(TrainingError, match=r"selection\.parts"):
-        build_model(planned)
+def test_what_cannot_be_selected_is_one_line_before_a_network_is_built(recipe, tmp_path):
+    window = partial(replace, recipe.selection, start_fraction=0.4, end_fraction=0.41)
+    linear = plan_one(recipe, "SM+ScFuFFN", tmp_path)
+    assert_refused(
+        lambda: replace(recipe, selection=window()), "a step between", error=TrainingError
+    )
+    assert_refused(lambda: build_model(linear), "selection.parts", error=TrainingError)
 
 
 def test_the_price_has_no_gradient_in_steps_in_which_gates_do_not_learn(recipe, tmp_path):

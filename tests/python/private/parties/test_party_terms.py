@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 
 import aero
 from aero.private.parties.job import check_tokens
@@ -147,10 +148,11 @@ def test_another_protocol_or_the_same_role_is_named(change: dict[str, Any]) -> N
         check_hello(own, {**other, **change}, "client")
 
 
-def test_a_long_value_of_the_other_party_is_shown_short() -> None:
+@pytest.mark.parametrize("theirs", [{"a": "x" * 10**6}, {"a\nserved 3": "\x1b[2J\nserved"}])
+def test_what_the_other_party_says_is_shown_as_one_short_line(theirs: dict[str, str]) -> None:
     with pytest.raises(PartyError) as caught:
-        check_hello(hello("server", {"a": 1}), hello("client", {"a": "x" * 10**6}), "client")
-    assert len(str(caught.value)) < 200
+        check_hello(hello("server", {"a": 1}), hello("client", theirs), "client")
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
 def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:
@@ -161,38 +163,29 @@ def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:
     assert several == Request(context - 1, 2, sequences=3) and several.all_tokens == 6
 
 
-@pytest.mark.parametrize("sequences", [0, -1, 1025, True, 2.0, "2", None])
-def test_a_number_of_prompts_that_nobody_may_ask_for_is_named(
-    sequences: Any, description: dict[str, Any]
-) -> None:
-    request = {"prompt_length": 1, "new_tokens": 1, "sequences": sequences}
-    with pytest.raises(PartyError, match="sequences must be an integer from 1 to 1024"):
-        checked_request(request, description)
-
-
-def test_a_prompt_longer_than_the_context_is_named(description: dict[str, Any]) -> None:
-    context = description["spec"]["context_length"]
-    with pytest.raises(
-        PartyError, match=rf"prompt_length must be .* to {context}, got {context + 1}"
-    ):
-        checked_request({"prompt_length": context + 1, "new_tokens": 1}, description)
-    with pytest.raises(PartyError, match=rf"at most the context of {context}, got {context} \+ 2"):
-        checked_request({"prompt_length": context, "new_tokens": 2}, description)
-
-
-def test_a_difference_is_one_printable_line() -> None:
-    theirs = {"a\nserved 3 tokens": "\x1b[2J\nserved"}
-    with pytest.raises(PartyError) as caught:
-        check_hello(hello("server", {}), hello("client", theirs), "client")
-    assert str(caught.value).isprintable()
-
-
 @pytest.mark.parametrize(
-    "request_", [None, {}, {"prompt_length": "9", "new_tokens": 1}, {"prompt_length": 0}]
+    ("request_", "named"),
+    [
+        (None, ("prompt_length", "an integer")),
+        ({}, ("prompt_length", "an integer")),
+        ({"prompt_length": "9", "new_tokens": 1}, ("prompt_length", "an integer", "'9'")),
+        ({"prompt_length": 0}, ("prompt_length", "an integer", "0")),
+        ({"prompt_length": 33, "new_tokens": 1}, ("prompt_length", "to 32", "got 33")),
+        ({"prompt_length": 32, "new_tokens": 2}, ("at most the context of 32", "got 32 + 2")),
+        *(
+            (
+                {"prompt_length": 1, "new_tokens": 1, "sequences": number},
+                ("sequences", "an integer from 1 to 1024", "got"),
+            )
+            for number in (0, -1, 1025, True, 2.0, "2", None)
+        ),
+    ],
 )
-def test_what_is_no_request_is_named(description: dict[str, Any], request_: Any) -> None:
-    with pytest.raises(PartyError, match="prompt_length must be an integer"):
-        checked_request(request_, description)
+def test_what_is_no_request_is_named(
+    description: dict[str, Any], request_: Any, named: tuple[str, ...]
+) -> None:
+    assert description["spec"]["context_length"] == 32
+    assert_refused(lambda: checked_request(request_, description), *named, error=PartyError)
 
 
 @pytest.mark.parametrize(
