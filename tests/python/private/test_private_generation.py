@@ -27,7 +27,7 @@ from aero.network.numpy_reader import forward
 from aero.private.environment import find_private_python, private_command
 from aero.private.links.keys import Security
 from aero.private.measuring.conversation_cost import ConversationCost
-from aero.private.parties.events import Listening
+from aero.private.parties.events import Event, Listening, Unpadded
 from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
@@ -247,7 +247,7 @@ def test_two_processes_answer_over_tls_at_the_predicted_bytes(
             folder, settings, address, tokens=prompt, new_tokens=3, security=security[1],
             limits=limits,
         )  # fmt: skip
-        ask(job, lambda event: collect(found, event), reads=lambda token: next(reads, ()))
+        ask(job, lambda event: told(found, event), reads=lambda token: next(reads, ()))
     for index, new in enumerate(passes):
         length = sum(each.shape[1] for each in passes[: index + 1])
         read = np.concatenate(passes[: index + 1], axis=1)
@@ -260,6 +260,11 @@ def test_two_processes_answer_over_tls_at_the_predicted_bytes(
             # Two processes count each other's messages of the next operation, some 100 kB.
             left = remainder(costs[call.name], 1, call.traffic.comm_bytes)
             assert abs(left) < 5e-3 * costs[call.name].comm_bytes + 2e5, call
+
+
+def told(found: Generated, event: Event) -> None:
+    assert not isinstance(event, Unpadded), event.reason
+    collect(found, event)
 
 
 def by_place_of(tokens: Any) -> tuple[Any, ...]:
