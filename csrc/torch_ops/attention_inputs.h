@@ -87,14 +87,10 @@ struct Inputs {
       if (is_given)
         refuse(kOp, name, "left out on CUDA, where backend='reference' computes it", "one");
     };
-    refuse_one("window", given.window_left || given.window_right);
-    refuse_one("softcap", given.softcap.has_value());
     refuse_one("bias", given.bias.has_value());
     refuse_one("alibi_slopes", given.alibi_slopes.has_value());
-    refuse_one("sinks", given.sinks.has_value());
     refuse_one("dropout_p", given.dropout_seeds.has_value());
     refuse_one("cu_seqlens", given.cu_seqlens_q.has_value());
-    refuse_one("return_max_logits", given.has_max_logits);
   }
   void take_sequences(const Variants& given) {
     if (given.cu_seqlens_q.has_value() != given.cu_seqlens_k.has_value())

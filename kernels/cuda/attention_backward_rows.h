@@ -2,7 +2,7 @@
 // so that both of its passes read 32 bytes per row.
 #pragma once
 
-#include "kernels/cuda/attention_geometry.h"
+#include "kernels/cuda/attention_variants.h"
 #include "kernels/cuda/elements.h"
 
 namespace aero::kernels::cuda {
@@ -44,6 +44,52 @@ struct BackwardParams : AttentionEntropyBackwardParams {
   void* workspace = nullptr;
 };
 
+/// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its
+/// product with a huge gradient has to be 0.
+inline constexpr float kHiddenScore = -2000;
+
+/// The weight and the gradient of one score.
+struct ScoreGradient {
+  float weight, dscore, z;
+
+  template <class Lane>
+  AERO_DEVICE ScoreGradient(const Lane&, float x, float dweight, const RowWeights& row,
+                            const RowGradient& gradient) {
+    weight = Lane::exp2(x) * row.inverse_sum;
+    z = __builtin_fmaf(x, static_cast<float>(kLn2), row.offset);
+    dscore = weight * (__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center);
+  }
+};
+
+/// That of a row's sink, a key of value 0.
+template <class Lane, class Int>
+AERO_DEVICE ScoreGradient sink_gradient(const Lane& lane, const AttentionEntropyParams& p,
+                                        const Head<Int>& h, float temperature,
+                                        const RowValues& row) {
+  const float x = sink_score(p, h, temperature) - row.weights.maximum;
+  return {lane, x < kHiddenScore ? kHiddenScore : x, 0.0f, row.weights, row.gradient};
+}
+
+/// What comes back to the largest score of a row, and the key that has it.
+struct LargestGradient {
+  float gradient = 0;
+  int key = -1;
+
+  /// `row` is one of [B, H, T].
+  AERO_DEVICE LargestGradient(const AttentionEntropyBackwardParams& p, int64_t row, bool exists) {
+    if (!p.dmax_logits || !exists) return;
+    gradient = static_cast<const float*>(p.dmax_logits)[row];
+    key = static_cast<int>(p.largest_key[row]);
+  }
+  AERO_DEVICE float at(int other_key) const { return key == other_key ? gradient : 0.0f; }
+  AERO_DEVICE float of_row() const { return key < 0 ? 0.0f : gradient; }
+};
+
+/// x = score - maximum of a capped product, `kMaskedScore` for a hidden one, in units of log 2.
+AERO_DEVICE float varied_score(float product, const RowWeights& row) {
+  return product == kMaskedScore<float> ? kHiddenScore : product * row.scale - row.maximum;
+}
+
 /// Rows that are read as zeros where there is no dO: products with them are done all the same.
 template <class Byte>
 AERO_DEVICE TensorRows<Byte> if_dout(const AttentionEntropyBackwardParams& p,
@@ -55,18 +101,20 @@ AERO_DEVICE TensorRows<Byte> if_dout(const AttentionEntropyBackwardParams& p,
 /// Rows of dO; without it, zeros. Those of queries that saw no key are taken for zeros: inf and NaN
 /// would not vanish in products with their weights, which are 0. Where there are none, nothing is
 /// looked up.
-template <class Element, class Int>
+template <class Shape, class Int>
 AERO_DEVICE TensorRows<const char> dout_rows(const AttentionEntropyBackwardParams& p,
                                              const Head<Int>& head) {
+  using Element = typename Shape::Element;
   auto rows = if_dout(p, query_rows<Element>(p, p.dout ? p.dout : p.q, head));
-  if (p.mask || (p.is_causal && p.queries > p.keys))  // [B, H, 3, T]
+  const bool ends = Shape::kVaries ? p.ends() : p.is_causal;
+  if (p.mask || (ends && p.queries > p.keys))  // [B, H, 3, T]
     rows.sums = static_cast<const float*>(p.statistics) + kSavedStatistics * row_index(p, head, 0) +
                 p.queries;
   return rows;
 }
 
 /// dO . O in an order of its own, always the same: eight lanes a row.
-template <class Element_>
+template <class Element_, bool kVaries = false>
 struct BackwardRowsPass {
   using Element = Element_;
   using Params = BackwardParams;
@@ -97,13 +145,17 @@ struct BackwardRowsPass {
     const float sum = saved[p.queries], temperature = temperature_of(p, head, query);
     RowValues& values = RowTable(p.workspace).rows[row];
     if (p.dlogsumexp) center -= static_cast<const float*>(p.dlogsumexp)[row];
-    values.weights = {row_scale(score_scale(p), temperature), saved[0], sum == 0 ? 0.0f : 1 / sum,
-                      saved[2 * p.queries]};
+    values.weights = {row_scale(score_scale<kVaries>(p), temperature), saved[0],
+                      sum == 0 ? 0.0f : 1 / sum, saved[2 * p.queries]};
     RowGradient gradient{};  // whatever comes back to a row that saw no key
     if (sum != 0)
       gradient = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,
                   row_scale(static_cast<float>(p.scale), temperature), 0.0f};
     values.gradient = gradient;
+    if constexpr (kVaries)
+      if (p.dsinks)
+        static_cast<float*>(p.dsinks)[row] =
+            sink_gradient(lane, p, head, temperature, values).dscore / temperature;
   }
 
  private:

@@ -28,23 +28,6 @@ struct BackwardShape : RowShape<Element_, kWidth_> {
   static constexpr int kQueryKeys = kQueryTiles == 2 ? 32 : kStreamed;
 };
 
-/// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its
-/// product with a huge gradient has to be 0.
-inline constexpr float kHiddenScore = -2000;
-
-/// The weight and the gradient of one score.
-struct ScoreGradient {
-  float weight, dscore, z;
-
-  template <class Lane>
-  AERO_DEVICE ScoreGradient(const Lane&, float x, float dweight, const RowWeights& row,
-                            const RowGradient& gradient) {
-    weight = Lane::exp2(x) * row.inverse_sum;
-    z = __builtin_fmaf(x, static_cast<float>(kLn2), row.offset);
-    dscore = weight * (__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center);
-  }
-};
-
 /// Shared memory of both passes: stages of two tiles that stream by (and what belongs to them), and
 /// two tiles that stay. Those that go on to registers come in where the second stage will be.
 template <class Shape, int kExtraBytes, int kStaying = Shape::kStaying>
@@ -82,7 +65,7 @@ struct StreamedQueries {
     template <class Int>
     AERO_DEVICE Source(const BackwardParams& p, const Head<Int>& head)
         : queries(query_rows<Element>(p, p.q, head)),
-          douts(dout_rows<Element>(p, head)),
+          douts(dout_rows<Shape>(p, head)),
           rows(RowTable(p.workspace).rows + row_index(p, head, 0)),
           of_head(static_cast<int>(head.head)) {}
 
@@ -127,7 +110,7 @@ struct StreamedQueries {
                                 int stage, float (&weights)[kRowTiles][kStreamed / 8][4],
                                 float (&dscores)[kRowTiles][kStreamed / 8][4], Use use) {
     scale_scores(lane, stage, weights);
-    if (!visible.sees_all(query, key + 16 * kRowTiles - 1))
+    if (!visible.sees_all(query, query, key, key + 16 * kRowTiles - 1))
       hide_queries(lane, visible, query, key, weights, kHiddenScore);
     AERO_UNROLL
     for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
@@ -142,6 +125,35 @@ struct StreamedQueries {
         use(block * 2 + column, of);
         weights[r][block][n] = of.weight;
         dscores[r][block][n] = of.dscore * gradient.scale;
+      }
+    }
+  }
+
+  /// The same of a call that varies: the products of rows [B, H, T] from `row` on.
+  template <int kRowTiles, class Lane>
+  AERO_DEVICE static void weigh_varied(const BackwardParams& p, Lane& lane,
+                                       const WindowedKeys& visible, int64_t row, int query, int key,
+                                       int stage, float (&weights)[kRowTiles][kStreamed / 8][4],
+                                       float (&dscores)[kRowTiles][kStreamed / 8][4]) {
+    const SoftCap cap(p);
+    cap.apply(lane, weights);
+    if (!visible.sees_all(query, query + kStreamed - 1, key, key + 16 * kRowTiles - 1))
+      hide_queries(lane, visible, query, key, weights, kMaskedScore<float>);
+    AERO_UNROLL
+    for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+    for (int column = 0; column < 2; ++column) {
+      const int in_tile = block * 8 + member_of(lane) * 2 + column;
+      const RowWeights own = weights_of(lane, stage, in_tile);
+      const RowGradient gradient = gradient_of(lane, stage, in_tile);
+      const LargestGradient largest(p, row + in_tile, query + in_tile < visible.queries);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int n = column; n < 4; n += 2) {
+        const float product = weights[r][block][n];
+        ScoreGradient of(lane, varied_score(product, own), dscores[r][block][n], own, gradient);
+        of.dscore += largest.at(key + 16 * r + 8 * (n / 2) + group_of(lane));
+        weights[r][block][n] = of.weight;
+        dscores[r][block][n] = of.dscore * gradient.scale * cap.slope(product);
       }
     }
   }

@@ -15,7 +15,8 @@ namespace aero::kernels::cuda {
 template <class Shape>
 struct BackwardQueryPass : Shape {
   using Params = BackwardParams;
-  using Shape::kQueryKeys, Shape::kRowBytes, Shape::kStages, Shape::kStreamed;
+  using Keys = KeysOf<Shape>;
+  using Shape::kQueryKeys, Shape::kRowBytes, Shape::kStages, Shape::kStreamed, Shape::kVaries;
   using typename Shape::Element;
   static constexpr int kRowTiles = Shape::kQueryTiles;
   static constexpr int kStaying = Shape::kStaying * kRowTiles;
@@ -33,11 +34,14 @@ struct BackwardQueryPass : Shape {
     const auto tiles = static_cast<int>(tiles_of(p.queries, kStaying));
     const Head<int64_t> head(p, block / tiles);
     const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kStaying;
-    const VisibleKeys visible(p, head.batch, head.head);
+    const Keys visible(p, head.batch, head.head);
     const auto keys = key_rows<Element>(p, p.k, head);
     const auto values = if_dout(p, key_rows<Element>(p, p.v, head));
-    const int key_tiles = (visible.end(first + kStaying - 1) + kStreamed - 1) / kStreamed;
+    const int first_tile = visible.begin(first) / kStreamed;
+    const int key_tiles =
+        (visible.end(first + kStaying - 1) + kStreamed - 1) / kStreamed - first_tile;
     const auto fetch = [&](int tile, int stage) {
+      if constexpr (kVaries) tile += first_tile;
       fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage), keys, tile * kStreamed);
       fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage), values,
                                                tile * kStreamed);
@@ -45,7 +49,7 @@ struct BackwardQueryPass : Shape {
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             query_rows<Element>(p, p.q, head), first);
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
-                                            dout_rows<Element>(p, head), first);
+                                            dout_rows<Shape>(p, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -61,7 +65,7 @@ struct BackwardQueryPass : Shape {
       round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
       AERO_ROLLED
       for (int n = 0; n < kStreamed; n += kQueryKeys)
-        warp.take_keys(lane, visible, tile * kStreamed + n,
+        warp.take_keys(p, head, lane, visible, (first_tile + tile) * kStreamed + n,
                        Rows{Memory::first(stage).base + n * kRowBytes},
                        Rows{Memory::second(stage).base + n * kRowBytes});
     });
@@ -111,19 +115,33 @@ struct BackwardQueryPass : Shape {
     AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
 
     template <class Lane>
-    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key, Rows keys,
-                               Rows values) {
-      if (first >= visible.queries || key >= visible.end(first + 16 * kRowTiles - 1)) return;
+    AERO_DEVICE void take_keys(const Params& p, const Head<int64_t>& h, Lane& lane,
+                               const Keys& visible, int key, Rows keys, Rows values) {
+      const int last = first + 16 * kRowTiles - 1, last_key = key + kQueryKeys - 1;
+      if (first >= visible.queries || key >= visible.end(last)) return;
+      if (visible.starts_after(first, last_key)) return;
       float scores[kRowTiles][kQueryKeys / 8][4], dscores[kRowTiles][kQueryKeys / 8][4];
       multiply_rows<Element>(lane, scores, queries, keys);
       multiply_rows<Element>(lane, dscores, douts, values);
+      if constexpr (kVaries)
+        weigh_varied(p, h, lane, visible, key, scores, dscores);
+      else
+        weigh(lane, visible, key, scores, dscores);
+      add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
+    }
+
+    /// Products of queries and keys, and of dO and values, become gradients of scores.
+    template <class Lane>
+    AERO_DEVICE void weigh(Lane& lane, const Keys& visible, int key,
+                           float (&scores)[kRowTiles][kQueryKeys / 8][4],
+                           float (&dscores)[kRowTiles][kQueryKeys / 8][4]) {
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kQueryKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n)
         scores[r][block][n] =
             scores[r][block][n] * weights[r][n / 2].scale - weights[r][n / 2].maximum;
-      if (!visible.sees_all(first, key + kQueryKeys - 1))
+      if (!visible.sees_all(first, first, key, key + kQueryKeys - 1))
         hide_keys(lane, visible, first, key, scores, kHiddenScore);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
@@ -135,7 +153,39 @@ struct BackwardQueryPass : Shape {
         dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
         dscores[r][block][n] = kScaleFirst ? of.dscore * gradients[r][half].scale : of.dscore;
       }
-      add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
+    }
+
+    /// The same of a call that varies.
+    template <class Lane>
+    AERO_DEVICE void weigh_varied(const Params& p, const Head<int64_t>& h, Lane& lane,
+                                  const Keys& visible, int key,
+                                  float (&scores)[kRowTiles][kQueryKeys / 8][4],
+                                  float (&dscores)[kRowTiles][kQueryKeys / 8][4]) {
+      const SoftCap cap(p);
+      cap.apply(lane, scores);
+      if (!visible.sees_all(first, first + 16 * kRowTiles - 1, key, key + kQueryKeys - 1))
+        hide_keys(lane, visible, first, key, scores, kMaskedScore<float>);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const LargestGradient largest = largest_of(p, h, r, half);
+        AERO_UNROLL
+        for (int block = 0; block < kQueryKeys / 8; ++block) AERO_UNROLL
+        for (int n = 0; n < 2; ++n) {
+          const float product = scores[r][block][2 * half + n];
+          float& dscore = dscores[r][block][2 * half + n];
+          ScoreGradient of(lane, varied_score(product, weights[r][half]), dscore, weights[r][half],
+                           gradients[r][half]);
+          of.dscore += largest.at(key + block * 8 + 2 * member + n);
+          dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
+          dscore = of.dscore * cap.slope(product);
+          if constexpr (kScaleFirst) dscore *= gradients[r][half].scale;
+        }
+      }
+    }
+    AERO_DEVICE LargestGradient largest_of(const Params& p, const Head<int64_t>& h, int r,
+                                           int half) const {
+      return {p, row_index(p, h, row(r, half)), row(r, half) < p.queries};
     }
 
     template <class Lane>
@@ -156,6 +206,14 @@ struct BackwardQueryPass : Shape {
         const float mean_score = static_cast<float>(kLn2) * own.maximum - own.offset;
         if (p.dlogsumexp && own.inverse_sum != 0)
           sum += mean_score * static_cast<const float*>(p.dlogsumexp)[index];
+        if constexpr (kVaries) {
+          if (own.inverse_sum != 0) sum += mean_score * largest_of(p, h, r, half).of_row();
+          if (p.sinks) {
+            const ScoreGradient of = sink_gradient(lane, p, h, temperature_of(p, h, row(r, half)),
+                                                   {weights[r][half], gradients[r][half]});
+            sum = __builtin_fmaf(of.dscore, of.z, sum);
+          }
+        }
         static_cast<float*>(p.dtemperature)[index] = -sum / temperature_of(p, h, row(r, half));
       }
     }
@@ -167,7 +225,9 @@ struct BackwardQueryPass : Shape {
 template <class Shape>
 struct BackwardKeyPass : Shape {
   using Params = BackwardParams;
-  using Shape::kParts, Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using Keys = KeysOf<Shape>;
+  using Shape::kParts, Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed,
+      Shape::kVaries;
   using typename Shape::Element;
   using Streamed = StreamedQueries<Shape>;
   using Memory = typename Streamed::Memory;
@@ -188,9 +248,10 @@ struct BackwardKeyPass : Shape {
     const Head<int64_t> head(p, block / kParts / tiles * readers);
     const int first = static_cast<int>(block / kParts % tiles) * kStaying;
     // Under the causal rule the first keys are seen by most queries; they begin first.
-    const int first_query = VisibleKeys(p, head.batch, head.head).first_query(first);
-    const int query_tiles =
-        (at_least_zero(static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
+    const Keys of_head(p, head.batch, head.head);
+    const int first_query = of_head.first_query(first);
+    const int queries = of_head.end_of_queries(first + kStaying - 1) - first_query;
+    const int query_tiles = (at_least_zero(queries) + kStreamed - 1) / kStreamed;
     typename Streamed::Source source(p, head);
     const auto fetch = [&](int tile, int stage) {
       const int nth = quotient(tile, query_tiles), in_head = tile - nth * query_tiles;
@@ -220,9 +281,10 @@ struct BackwardKeyPass : Shape {
           round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
           round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
           const int nth = quotient(tile, query_tiles);
-          const VisibleKeys visible(p, head.batch, head.head + nth);
-          warp.take_queries(lane, visible, first_query + (tile - nth * query_tiles) * kStreamed,
-                            stage);
+          Head<int64_t> reader = head;
+          reader.head += nth;
+          warp.take_queries(p, reader, lane, Keys(p, reader.batch, reader.head),
+                            first_query + (tile - nth * query_tiles) * kStreamed, stage);
         });
     store(p, lane, head, first, in_tile, part, warp);
   }
@@ -247,14 +309,20 @@ struct BackwardKeyPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void take_queries(Lane& lane, const VisibleKeys& visible, int query, int stage) {
+    AERO_DEVICE void take_queries(const Params& p, const Head<int64_t>& h, Lane& lane,
+                                  const Keys& visible, int query, int stage) {
       if (first >= visible.keys || first >= visible.end(query + kStreamed - 1)) return;
+      if (visible.starts_after(query, first + 15)) return;
       const Rows queries = Memory::first(stage), douts = Memory::second(stage);
       float weights[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];
       multiply_rows<Element>(lane, weights, keys, queries);
       multiply_rows<Element>(lane, dscores, values, douts);
-      Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
-                      [](int, const ScoreGradient&) {});
+      if constexpr (kVaries)
+        Streamed::weigh_varied(p, lane, visible, row_index(p, h, query), query, first, stage,
+                               weights, dscores);
+      else
+        Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
+                        [](int, const ScoreGradient&) {});
       add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
       add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
     }

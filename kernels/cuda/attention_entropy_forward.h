@@ -2,7 +2,7 @@
 // head, a warp 16 or 32 rows of it, four lanes a row. Equations: ../online_softmax.h.
 #pragma once
 
-#include "kernels/cuda/attention_geometry.h"
+#include "kernels/cuda/attention_variants.h"
 
 namespace aero::kernels::cuda {
 namespace {  // as in online_softmax.h
@@ -37,7 +37,9 @@ struct ShortForwardShape : RowShape<Element_, kWidth_> {
 template <class Shape>
 struct ForwardPass : Shape {
   using Params = AttentionEntropyForwardParams;
-  using Shape::kKeys, Shape::kQueries, Shape::kRowBytes, Shape::kRowTiles, Shape::kStages;
+  using Keys = KeysOf<Shape>;
+  using Shape::kKeys, Shape::kQueries, Shape::kRowBytes, Shape::kRowTiles, Shape::kStages,
+      Shape::kVaries;
   using typename Shape::Element;
   static constexpr int kThreads = Shape::kWarps * kWarp;
   static constexpr int kPairBytes = 2 * kKeys * kRowBytes;
@@ -58,11 +60,13 @@ struct ForwardPass : Shape {
     const Head<int> head(p, index / tiles);
     // Under the causal rule the last queries see most; blocks begin in this order.
     const int first = (tiles - 1 - index % tiles) * kQueries;
-    const VisibleKeys visible(p, head.batch, head.head);
+    const Keys visible(p, head.batch, head.head);
     const auto keys = key_rows<Element>(p, p.k, head);
     const auto values = key_rows<Element>(p, p.v, head);
-    const int key_tiles = (visible.end(first + kQueries - 1) + kKeys - 1) / kKeys;
+    const int first_tile = visible.begin(first) / kKeys;
+    const int key_tiles = (visible.end(first + kQueries - 1) + kKeys - 1) / kKeys - first_tile;
     const auto fetch = [&](int tile, int stage) {
+      if constexpr (kVaries) tile += first_tile;
       fetch_rows<Element, kKeys, kThreads>(lane, key_stage(stage), keys, tile * kKeys);
       fetch_rows<Element, kKeys, kThreads>(lane, value_stage(stage), values, tile * kKeys);
     };
@@ -80,7 +84,8 @@ struct ForwardPass : Shape {
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
       lane.thread = lane.fresh(lane.thread);
       round_rows<Element, 2 * kKeys, kThreads>(lane, key_stage(stage));
-      warp.take_keys(lane, visible, tile * kKeys, key_stage(stage), value_stage(stage));
+      warp.take_keys(p, head, lane, visible, (first_tile + tile) * kKeys, key_stage(stage),
+                     value_stage(stage));
     });
     warp.finish(p, head, lane);
     store_sums<Element>(lane, Rows{0}, in_tile, warp.sums);
@@ -113,7 +118,8 @@ struct ForwardPass : Shape {
     StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
     float scale[kRowTiles][2];
     OnlineSoftmax<float> state[kRowTiles][2];
-    bool is_unusual = false;  ///< a maximum or a scale, so that scores are rounded before
+    /// A maximum or a scale, so that scores are rounded before. Of a sink it is not known yet.
+    bool is_unusual = kVaries;
     float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values
 
     template <class Lane>
@@ -127,26 +133,40 @@ struct ForwardPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int query = row(r, half);
-        scale[r][half] =
-            query < p.queries ? row_scale(score_scale(p), temperature_of(p, h, query)) : 0.0f;
+        scale[r][half] = query < p.queries
+                             ? row_scale(score_scale<kVaries>(p), temperature_of(p, h, query))
+                             : 0.0f;
         state[r][half] = {kEmptyMaximum<float>, 0.0f, 0.0f};
+        if constexpr (kVaries)
+          if (p.sinks && query < p.queries) {
+            state[r][half].begin_with(sink_score(p, h, temperature_of(p, h, query)));
+            if (member != 0) state[r][half].sum = 0;  // one lane of the row's four
+          }
+        if constexpr (kVaries)
+          if (p.largest_key && owns(p, r, half)) LargestKey{}.put(p, row_index(p, h, query));
       }
       clear(sums);
     }
 
     AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
+    /// Whether this lane stores what is known of a row.
+    AERO_DEVICE bool owns(const Params& p, int r, int half) const {
+      return member == 0 && row(r, half) < p.queries;
+    }
 
     template <class Lane>
-    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key, Rows keys,
-                               Rows values) {
+    AERO_DEVICE void take_keys(const Params& p, const Head<int>& h, Lane& lane, const Keys& visible,
+                               int key, Rows keys, Rows values) {
       if (first >= visible.queries || key >= visible.end(last)) return;
+      if (visible.starts_after(first, key + kKeys - 1)) return;
       float weights[kRowTiles][kKeys / 8][4];
       multiply_rows<Element>(lane, weights, queries, keys);
+      if constexpr (kVaries) SoftCap(p).apply(lane, weights);
       float factor[kRowTiles][2];
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) factor[r][half] = scale[r][half];
-      const bool sees_all = visible.sees_all(first, key + kKeys - 1);
+      const bool sees_all = visible.sees_all(first, last, key, key + kKeys - 1);
       if (key == 0 || !sees_all || is_unusual || lane.any(rises(weights))) {
         AERO_UNROLL
         for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
@@ -157,6 +177,8 @@ struct ForwardPass : Shape {
         AERO_UNROLL
         for (int r = 0; r < kRowTiles; ++r) factor[r][0] = factor[r][1] = 1;
       }
+      if constexpr (kVaries)
+        if (p.largest_key) find_largest(p, h, lane, key, weights, factor);
       weigh<Lane>(weights, factor);
       add_weighted_rows<Element>(lane, sums, weights, values, 0);
     }
@@ -196,7 +218,7 @@ struct ForwardPass : Shape {
             maximum_over_group(lane, __builtin_fmaxf(sum.maximum, highest(scores[r], half)));
         unusual |= !(scale[r][half] >= 0) || (!(__builtin_fabsf(maximum) <= kUsualMaximum) &&
                                               maximum != kEmptyMaximum<float>);
-        if (kStages == 1 && key == 0) {
+        if (!kVaries && kStages == 1 && key == 0) {
           sum.maximum = maximum;
           continue;
         }
@@ -211,6 +233,27 @@ struct ForwardPass : Shape {
         }
       }
       is_unusual = lane.any(unusual);
+    }
+
+    /// Takes in the largest scores, still to be multiplied by their row's factor.
+    template <class Lane>
+    AERO_DEVICE void find_largest(const Params& p, const Head<int>& h, Lane& lane, int key,
+                                  const float (&scores)[kRowTiles][kKeys / 8][4],
+                                  const float (&factor)[kRowTiles][2]) const {
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float top = highest(scores[r], half) * factor[r][half];
+        int at = 0;
+        AERO_UNROLL
+        for (int block = kKeys / 8 - 1; block >= 0; --block) AERO_UNROLL
+        for (int n = 1; n >= 0; --n)
+          if (scores[r][block][2 * half + n] * factor[r][half] == top) at = block * 8 + n;
+        LargestKey largest;
+        if (top > largest.score) largest = {top, key + 2 * member + at};
+        largest.join(lane);
+        if (owns(p, r, half)) largest.raise(p, row_index(p, h, row(r, half)));
+      }
     }
 
     /// Scores, still to be multiplied by their row's factor, become weights 2^(score - maximum),
@@ -249,6 +292,8 @@ struct ForwardPass : Shape {
         store_row(p, row_index(p, h, row(r, half)),
                   finish_row<float>(OnlineSoftmax<float>{state[r][half].maximum, sum, score_sum},
                                     Lane::log(sum)));
+        if constexpr (kVaries)
+          if (p.largest_key) LargestKey::finish(p, row_index(p, h, row(r, half)), sum);
       }
     }
 

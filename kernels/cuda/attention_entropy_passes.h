@@ -27,9 +27,25 @@ void with_width(int64_t head_dim, Visit visit) {
     visit(Width<256>{});
 }
 
+/// The same for calls that vary, for which there are fewer kernels.
+template <class Visit>
+void with_varied_width(int64_t head_dim, Visit visit) {
+  if (head_dim <= 64)
+    visit(Width<64>{});
+  else if (head_dim <= 128)
+    visit(Width<128>{});
+  else
+    visit(Width<256>{});
+}
+
 /// Calls visit(Chosen<Pass>) with the pass that does the forward direction.
 template <class Element, class Visit>
 void with_forward_pass(const AttentionEntropyForwardParams& p, Visit visit) {
+  if (varies(p))
+    return with_varied_width(p.head_dim, [&](auto width) {
+      using Shape = Varied<ForwardShape<Element, decltype(width)::value>>;
+      visit(Chosen<ForwardPass<Shape>>{});
+    });
   with_width(p.head_dim, [&](auto width) {
     constexpr int kWidth = decltype(width)::value;
     if constexpr (kWidth * Element::kBytes <= 128 && Element::kBytes == 2) {
@@ -55,15 +71,17 @@ inline constexpr int64_t kMaxHeadPassTiles = 4'194'304;
 /// Blocks of the pass that fit on a multiprocessor.
 inline constexpr int kHeadPassResidents = 2;
 
-/// How many blocks do whole heads in the backward direction, or 0 where the split passes do it.
+/// How many blocks do whole heads in the backward direction, or 0 where the split passes do it, as
+/// they do all calls that vary.
 ///
 /// A block does one head of keys at a time, all blocks begin together, and the last round of heads
 /// leaves multiprocessors idle. Five products in so many rounds are weighed against seven products
 /// that are shared evenly.
-inline int64_t head_blocks_for(const AttentionEntropyParams& p, int multiprocessors,
+inline int64_t head_blocks_for(const AttentionEntropyBackwardParams& p, int multiprocessors,
                                BackwardScheme scheme = BackwardScheme::kBySize) {
   const bool is_half = p.data_type == DataType::kBFloat16 || p.data_type == DataType::kFloat16;
-  if (scheme == BackwardScheme::kSplit || !is_half || p.head_dim > kMaxHeadPassWidth) return 0;
+  if (scheme == BackwardScheme::kSplit || !is_half || p.head_dim > kMaxHeadPassWidth || varies(p))
+    return 0;
   const int64_t heads = p.batch * p.key_heads;
   if (heads == 0) return 0;
   const int64_t readers = p.heads / p.key_heads;
@@ -90,6 +108,14 @@ void with_head_pass(const AttentionEntropyBackwardParams& p, Visit visit) {
 /// Calls visit(Chosen<Pass>) with the passes of the backward direction, in their order.
 template <class Element, class Visit>
 void for_backward_passes(const AttentionEntropyBackwardParams& p, Visit visit) {
+  if (varies(p)) {
+    visit(Chosen<BackwardRowsPass<Element, true>>{});
+    return with_varied_width(p.head_dim, [&](auto width) {
+      using Shape = Varied<BackwardShape<Element, decltype(width)::value>>;
+      visit(Chosen<BackwardQueryPass<Shape>>{});
+      visit(Chosen<BackwardKeyPass<Shape>>{});
+    });
+  }
   visit(Chosen<BackwardRowsPass<Element>>{});
   if constexpr (Element::kBytes == 2)
     if (p.head_blocks > 0) return with_head_pass<Element>(p, visit);

@@ -2,6 +2,8 @@
 // common. Letters: ../attention_entropy.h.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention_entropy.h"
 #include "kernels/cuda/products.h"
 #include "kernels/online_softmax.h"
@@ -26,14 +28,15 @@ struct Head {
   }
 };
 
-/// Which keys the queries of a head see. Indices beyond the tensors are seen by none.
-struct VisibleKeys {
+/// Which keys mask and causal rule show to the queries of a head. Indices beyond the tensors are
+/// seen by none.
+struct CausalKeys {
   int queries, keys;
   int diagonal;  ///< query i sees keys j <= i + diagonal
   const bool* mask;
   int64_t query_stride, key_stride;
 
-  AERO_DEVICE VisibleKeys(const AttentionEntropyParams& p, int64_t batch, int64_t head)
+  AERO_DEVICE CausalKeys(const AttentionEntropyParams& p, int64_t batch, int64_t head)
       : queries(static_cast<int>(p.queries)),
         keys(static_cast<int>(p.keys)),
         diagonal(static_cast<int>(p.is_causal ? p.keys - p.queries : p.keys)),
@@ -44,8 +47,8 @@ struct VisibleKeys {
     if (p.mask) mask = p.mask.data + batch * s.batch + head * s.head;
   }
 
-  /// Whether `query` and all after it see all keys up to `key`.
-  AERO_DEVICE bool sees_all(int query, int key) const {
+  /// Whether they show all keys up to `key` to `query` and all after it.
+  AERO_DEVICE bool show_all(int query, int key) const {
     return !mask && key < keys && key <= query + diagonal;
   }
   /// Keys [0, end) hold all that the causal rule shows to the queries up to `query`; negative where
@@ -63,18 +66,35 @@ struct VisibleKeys {
   }
 };
 
+/// Which keys the queries of a head see where there is no window.
+struct VisibleKeys : CausalKeys {
+  using CausalKeys::CausalKeys;
+
+  /// Whether all queries from `query` to `last_query` see all keys from `first_key` to `key`.
+  AERO_DEVICE bool sees_all(int query, int /*last_query*/, int /*first_key*/, int key) const {
+    return show_all(query, key);
+  }
+  /// A window hides keys before this one from `query` and all after it.
+  AERO_DEVICE static constexpr int begin(int /*query*/) { return 0; }
+  /// Whether it hides `key` and all before it from them.
+  AERO_DEVICE static constexpr bool starts_after(int /*query*/, int /*key*/) { return false; }
+  /// Behind the last query that it shows `key` to.
+  AERO_DEVICE int end_of_queries(int /*key*/) const { return queries; }
+};
+
 /// The common part of shapes of tiles: elements, and D rounded up.
 template <class Element_, int kWidth_>
 struct RowShape {
   using Element = Element_;
   static constexpr int kWidth = kWidth_;
   static constexpr int kRowBytes = kWidth * Element::kBytes;
+  static constexpr bool kVaries = false;  ///< attention_variants.h
 };
 
 /// Puts `value` where queries do not see keys. The warp's rows are queries from `query` on, its
 /// columns keys from `key` on.
-template <int kRowTiles, int kBlocks, class Lane>
-AERO_DEVICE void hide_keys(const Lane& lane, const VisibleKeys& visible, int query, int key,
+template <class Keys, int kRowTiles, int kBlocks, class Lane>
+AERO_DEVICE void hide_keys(const Lane& lane, const Keys& visible, int query, int key,
                            float (&tile)[kRowTiles][kBlocks][4], float value) {
   key += 2 * member_of(lane);
   AERO_UNROLL
@@ -85,6 +105,13 @@ AERO_DEVICE void hide_keys(const Lane& lane, const VisibleKeys& visible, int que
     for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
     for (int n = 0; n < 2; ++n)
       if (block * 8 + n >= seen) tile[r][block][2 * half + n] = value;
+    if constexpr (!std::is_same_v<Keys, VisibleKeys>) {
+      const int begin = visible.begin(row) - key;
+      AERO_UNROLL
+      for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
+      for (int n = 0; n < 2; ++n)
+        if (block * 8 + n < begin) tile[r][block][2 * half + n] = value;
+    }
     if (!visible.mask || row >= visible.queries) continue;
     const bool* mask = visible.mask_at(row, key);
     AERO_UNROLL
@@ -97,8 +124,8 @@ AERO_DEVICE void hide_keys(const Lane& lane, const VisibleKeys& visible, int que
 
 /// The same where rows are keys from `key` on and columns queries from `query` on. Columns beyond
 /// the last query stay as they are.
-template <int kRowTiles, int kBlocks, class Lane>
-AERO_DEVICE void hide_queries(const Lane& lane, const VisibleKeys& visible, int query, int key,
+template <class Keys, int kRowTiles, int kBlocks, class Lane>
+AERO_DEVICE void hide_queries(const Lane& lane, const Keys& visible, int query, int key,
                               float (&tile)[kRowTiles][kBlocks][4], float value) {
   query += 2 * member_of(lane);
   AERO_UNROLL
@@ -110,6 +137,13 @@ AERO_DEVICE void hide_queries(const Lane& lane, const VisibleKeys& visible, int 
     for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
     for (int n = 0; n < 2; ++n)
       if (block * 8 + n < first) tile[r][block][2 * half + n] = value;
+    if constexpr (!std::is_same_v<Keys, VisibleKeys>) {
+      const int shown = visible.end_of_queries(row) - query;
+      AERO_UNROLL
+      for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
+      for (int n = 0; n < 2; ++n)
+        if (block * 8 + n >= shown) tile[r][block][2 * half + n] = value;
+    }
     if (!visible.mask || row >= visible.keys) continue;
     const bool* mask = visible.mask_at(query, row);
     AERO_UNROLL

@@ -131,6 +131,7 @@ class DeviceLane {
     return power;
   }
   __device__ __forceinline__ static float log(float x) { return logf(x); }
+  __device__ __forceinline__ static float tanh(float x) { return tanhf(x); }
 
  private:
   __device__ __forceinline__ static uint32_t address(int offset) {

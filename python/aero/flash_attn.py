@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from aero.ops import attention_entropy
-from aero.ops._scores import seen_keys
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -258,16 +257,12 @@ class _How:
         if starts is None and left is not None and num_keys > num_queries + left:
             k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # the seen ones
         is_causal = left is None and right == 0
-        mask, window = None, None if is_causal or left is right is None else (left, right)
-        if window is not None and not q.is_cpu:  # where the operator has none
-            shape = torch.Size((num_queries, k.shape[1]))
-            mask, window = seen_keys(shape, q.device, None, False, window), None
+        window = None if is_causal or left is right is None else (left, right)
         out, _, lse = attention_entropy(
             *(x.transpose(1, 2) for x in (q, k, v)),
             is_causal=is_causal,
             scale=self.scale,
             window=window,
-            mask=mask,
             softcap=self.softcap or None,
             alibi_slopes=alibi_slopes,
             dropout_p=self.dropout_p,

@@ -132,7 +132,7 @@ def compared(inputs: Any, cotangent: Tensor) -> list[Compared]:
         for case, results in ((inputs, native), (inputs, usual), (exact, oracle))
     ]
     pairs = [Compared("result", native[0], usual[0], oracle[0])]
-    names = [n for n in inputs.tensors if n not in ("temperature", "alpha", "beta")]
+    names = [n for n in inputs.tensors if n not in ("temperature", "sinks", "alpha", "beta")]
     return pairs + [Compared(name, *(g[name] for g in gradients)) for name in names]
 
 
@@ -166,6 +166,9 @@ class Attention:
     temperature: str | None = "HT"
     layout: str = "BTHD"
     low: float = 0.3  #: smallest temperature; the largest is five times that
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    sinks: bool = False
 
     def __str__(self) -> str:
         plain = Attention(self.queries, self.keys, self.head_dim)
@@ -192,12 +195,15 @@ class Attention:
             sizes = [rows[letter] for letter in self.temperature]
             values = draw.uniform(self.low, 5 * self.low, *sizes)
             tensors["temperature"] = on(device, values)
+        if self.sinks:
+            tensors["sinks"] = on(device, draw.uniform(-1, 1, self.heads))
         mask = draw.booleans(self.batch, 1, self.queries, self.keys) if self.mask else None
         options = {
+            "softcap": self.softcap,
             "mask": None if mask is None else on(device, mask),
             "is_causal": self.is_causal,
             "scale": None,
-        }
+        } | ({"window": self.window} if self.window else {})
         leaves = {name: x.requires_grad_() for name, x in tensors.items()}
         return with_digits_of_products(Inputs("attention_entropy", leaves, options))
 

@@ -22,6 +22,8 @@ ATTENTION = (
     (Attention(40, 40, 96, temperature=None), torch.float32),
     (Attention(35, 35, 256, batch=1), torch.bfloat16),
     (Attention(35, 35, 200, batch=1), torch.float32),
+    (Attention(70, 130, 64, window=(33, 0), softcap=3.0, sinks=True), torch.bfloat16),
+    (Attention(40, 70, 96, window=(9, 2), is_causal=False, heads=4), torch.float32),
 )
 OTHERS = ("mask", "left padding", "masked rows", "masked means", "three dimensions", "vector")
 

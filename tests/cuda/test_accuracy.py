@@ -42,6 +42,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"heads": 4, "temperature": None},
     {"layout": "offset"},
     {"layout": "sliced", "is_causal": False, "mask": True},
+    {"window": (40, 3), "is_causal": False},
+    {"window": (70, None), "softcap": 2.0, "sinks": True, "heads": 4, "temperature": "BHT"},
 )
 CASES = [
     Attention(*length, width, **OPTIONS[(i + j) % len(OPTIONS)])
@@ -51,6 +53,8 @@ CASES = [
     Attention(1024, 1024, 64, batch=1),
     Attention(1031, 1031, 64, batch=1, temperature="BHT"),
     Attention(2048, 2048, 128, batch=1, heads=4),
+    Attention(2048, 2048, 128, batch=1, heads=4, window=(256, 0)),
+    Attention(1031, 1031, 64, batch=1, softcap=5.0, sinks=True),
 ]
 
 
@@ -81,11 +85,47 @@ def test_entropies_and_gradients_of_single_numbers_keep_their_digits(
     expected = exact.gradients(oracle, cotangents)
     if "temperature" in gradients:
         assert relative_error(gradients["temperature"], expected["temperature"]) <= allowed
+    if "sinks" in gradients:  # out as it was rounded is in it
+        error = relative_error(gradients["sinks"], expected["sinks"])
+        assert error <= max(4 * unit(dtype), 1e-5)
     for name in gradients.keys() & {"alpha", "beta"}:
         # A sum over dy times the result: a rounding of each of its terms.
         terms = cotangents[0].double().norm() * oracle[0].norm()
         allowed = 8 * unit(dtype) * terms + 1e-6
         assert (gradients[name] - expected[name]).abs().max() <= allowed, name
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.softcap is None], ids=str)
+@dtypes
+def test_the_largest_score_is_found_with_its_key_and_gradient(
+    case: Attention, dtype: torch.dtype, device: torch.device
+) -> None:
+    inputs = case.inputs(dtype, device)
+    t = inputs.tensors
+    found = attention_entropy(**t, **inputs.options, return_max_logits=True)
+    exact = inputs.double()
+    want = attention_entropy(
+        **exact.tensors, **exact.options, return_max_logits=True, backend="reference"
+    )
+    largest, key = found[3:]
+    seen = want[4] >= 0
+    assert torch.equal(key >= 0, seen)
+    allowed = (1e-5 if unit(dtype) < 1e-4 else 1e-4) + truncation(inputs)
+    assert relative_error(largest[seen], want[3][seen]) <= allowed
+    # Where scores are alike to rounding either key may be named; the gradient goes to that one.
+    cotangent = cotangents_on(device, (largest,))[0]
+    of_q, of_k = torch.autograd.grad(largest, (t["q"], t["k"]), cotangent)
+    q, k = exact.tensors["q"].detach(), exact.tensors["k"].detach()
+    of_score = torch.where(seen, cotangent.double(), 0) / q.shape[-1] ** 0.5
+    if "temperature" in t:
+        temperature = exact.tensors["temperature"].detach()
+        of_score = of_score / (temperature[:, None] if temperature.dim() == 1 else temperature)
+    weights = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype, device=device)
+    weights.scatter_(3, key.clamp(min=0)[..., None], of_score[..., None])
+    shared = k.repeat_interleave(case.heads // case.key_heads, 1)
+    parts = (weights.mT @ q).view(case.batch, case.key_heads, -1, *k.shape[2:])
+    assert relative_error(of_q, weights @ shared) <= 4 * unit(dtype) + allowed
+    assert relative_error(of_k, parts.sum(2)) <= 4 * unit(dtype) + allowed
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -142,7 +182,9 @@ def test_the_error_of_float32_does_not_grow_with_what_is_summed(
 
 
 # These calls have too few heads for a block to do whole ones, unless it is told to.
-@pytest.mark.parametrize("case", [c for c in CASES if c.head_dim <= 64], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.head_dim <= 64 and not (c.window or c.softcap)], ids=str
+)
 @halves
 def test_gradients_by_whole_heads_are_at_most_twice_as_wrong_as_those_of_plain_torch(
     case: Attention, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch

@@ -79,9 +79,6 @@ def test_what_no_kernel_takes_is_said_in_words(
 @pytest.mark.parametrize(
     "given",
     [
-        {"window": (2, 0)},
-        {"softcap": 3.0},
-        {"sinks": torch.zeros(2)},
         {"alibi_slopes": torch.zeros(2)},
         {"bias": torch.zeros(5, 5)},
         {"dropout_p": 0.1},

@@ -34,6 +34,9 @@ REPEATED: dict[str, Callable[[torch.device], Any]] = {
     "attention T=1500": lambda d: Attention(1500, 1500, 64, batch=1, heads=4).inputs(
         torch.bfloat16, d
     ),
+    "attention in a window": lambda d: Attention(
+        300, 300, 64, window=(100, 0), softcap=5.0, sinks=True
+    ).inputs(torch.bfloat16, d),
     "attention float32": lambda d: Attention(300, 300, 128, batch=2).inputs(torch.float32, d),
     "temperature_softmax": lambda d: from_sample("temperature_softmax", "model", d),
     "entropy_regularization": lambda d: from_sample("entropy_regularization", "masked rows", d),

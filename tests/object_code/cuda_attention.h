@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <type_traits>
 #include <vector>
 
 #include "tests/cpp/kernels/cuda/attention_entropy_emulation.h"
@@ -21,17 +22,20 @@ namespace aero::kernels::cuda::testing {
 using namespace kernels::testing;
 
 /// Whether all results of bfloat16 with D = 64 are right and nothing met a conflict or a mistake.
-/// Calls backward(params, trace) for the backward direction, with `head_blocks` as given.
-template <class Backward>
+/// Calls backward(params, trace) for the backward direction, with `head_blocks` as given. kVaries:
+/// by the passes that look for variants.
+template <bool kVaries = false, class Backward>
 bool is_right(const AttentionCase& c, int64_t head_blocks, Backward backward) {
   AttentionProblem p(c);
   Trace trace;
-  run_pass<ForwardPass<ForwardShape<BFloat16, 64>>>(p.forward_params(), trace);
+  using Shape = ForwardShape<BFloat16, 64>;
+  using Forward = ForwardPass<std::conditional_t<kVaries, Varied<Shape>, Shape>>;
+  run_pass<Forward>(p.forward_params(), trace);
   AttentionEntropyBackwardParams params = p.backward_params();
   params.head_blocks = head_blocks;
   Buffer<unsigned char, 64> workspace(static_cast<size_t>(backward_bytes(params)), 0xff);
   const BackwardParams with_workspace{params, workspace.data()};
-  run_pass<BackwardRowsPass<BFloat16>>(with_workspace, trace);
+  run_pass<BackwardRowsPass<BFloat16, kVaries>>(with_workspace, trace);
   backward(with_workspace, trace);
   const AttentionReference reference(p);
   bool right = true;  // and no longer as soon as one error is not a number
@@ -47,6 +51,8 @@ bool is_right(const AttentionCase& c, int64_t head_blocks, Backward backward) {
     compare(*actual, *expected, 4 * 0x1p-8);
   compare(p.entropy, reference.entropy, 1e-4);
   compare(p.dtemperature, reference.dtemperature, 1e-4);
+  if (c.variant.has_sinks) compare(p.dsinks, reference.dsinks, 4 * 0x1p-8);
+  if (c.variant.has_max_logits) compare(p.max_logits, reference.max_logits, 1e-4);
   const BankConflicts& met = trace.conflicts;
   std::printf("error %.2f of what is allowed, %ld conflicts\n", worst,
               static_cast<long>(met.matrices + met.loads + met.copies));

@@ -62,7 +62,7 @@ def attention_entropy(
     change it. A window skips keys that no query of a tile sees, so time grows with T times its
     width. `cu_seqlens` cuts B = 1 into sequences, each of which attends to its own keys alone, as
     in a call of its own: causal rule, window, slopes and `largest_key` count within it.
-    docs/reference/attention.md lists where each is; on CUDA most are an error yet.
+    docs/reference/attention.md lists where each is; on CUDA some are an error yet.
 
     The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
     v that are not contiguous themselves: models that pass transposed views, and transpose `out`

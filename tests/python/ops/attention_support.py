@@ -50,7 +50,8 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
 }
 #: The features that the kernels for CUDA have.
 ON_CUDA = (
-    "plain", "`temperature`", "`is_causal=True`", "`mask` of booleans", "values of another width",
+    "plain", "`temperature`", "`is_causal=True`", "`mask` of booleans", "`window`", "`softcap`",
+    "`sinks`", "`return_max_logits=True`", "values of another width",
 )  # fmt: skip
 
 
@@ -68,8 +69,8 @@ def page() -> str:
         "are read in place. "
         "`tests/python/ops/test_attention_support.py` computes every cell of the CPU.\n\n"
         "The CPU has all features in float32, float64, bfloat16 and float16 and on every "
-        'instruction set. `backend="reference"` has them on every device. On CUDA most are missing '
-        "yet, and each of those is an error.\n\n"
+        'instruction set. `backend="reference"` has them on every device. On CUDA, in float32, '
+        "bfloat16 and float16, some are missing yet, and each of those is an error.\n\n"
     )
     names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
     rows = [

@@ -205,7 +205,8 @@ def variant(
             tensors[argument] = drawn
         return tensors, {**options, **(others or {})}
 
-    return dataclasses.replace(sample, build=build, is_on_cuda=False)
+    is_on_cuda = not learned.keys() & {"bias", "alibi_slopes"}
+    return dataclasses.replace(sample, build=build, is_on_cuda=is_on_cuda)
 
 
 def regularization(name: str, *, thresholds: float = 0.5, **options: Any) -> Sample:

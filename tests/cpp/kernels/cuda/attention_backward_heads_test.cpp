@@ -136,11 +136,11 @@ TEST(CudaAttentionHeads, NeedScratchForSumsOnlyBeyondOneTileOfKeys) {
 }
 
 TEST(CudaAttentionHeads, AreChosenWhereTheyFillTheDeviceAndHaveAKernel) {
-  AttentionEntropyParams p;
+  AttentionEntropyBackwardParams p;
   p.data_type = DataType::kBFloat16;
   p.batch = 32, p.heads = p.key_heads = 12, p.queries = p.keys = 512, p.head_dim = 64;
   const auto blocks = [&](auto change, BackwardScheme scheme = BackwardScheme::kBySize) {
-    AttentionEntropyParams changed = p;
+    AttentionEntropyBackwardParams changed = p;
     change(changed);
     return head_blocks_for(changed, 132, scheme);
   };
@@ -156,6 +156,12 @@ TEST(CudaAttentionHeads, AreChosenWhereTheyFillTheDeviceAndHaveAKernel) {
     EXPECT_EQ(blocks([](auto& x) { x.data_type = DataType::kFloat64; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.head_dim = 65; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.batch = 0; }, scheme), 0);
+    // What the split passes alone compute.
+    EXPECT_EQ(blocks([](auto& x) { x.window_left = 100; }, scheme), 0);
+    EXPECT_EQ(blocks([](auto& x) { x.window_right = 0; }, scheme), 0);
+    EXPECT_EQ(blocks([](auto& x) { x.softcap = 50; }, scheme), 0);
+    EXPECT_EQ(blocks([](auto& x) { x.sinks.data = &x; }, scheme), 0);
+    EXPECT_EQ(blocks([](auto& x) { x.dmax_logits = &x; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 67'108'865; }, scheme), 0);
     const bool is_forced = scheme == BackwardScheme::kHeads;
     EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 67'108'864; }, scheme),

@@ -117,6 +117,7 @@ class EmulatedLane {
     return power * (up ? 1 + 0x1p-22f : 1 - 0x1p-22f);
   }
   static float log(float x) { return std::log(x); }
+  static float tanh(float x) { return std::tanh(x); }
 
  private:
 #if defined(__aarch64__)  // where g++ 12 knows no _Float16 in C++
