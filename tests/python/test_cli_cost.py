@@ -182,3 +182,20 @@ def test_generation_is_priced_as_aero_private_runs_it() -> None:
     assert optimized["comm_bytes"] < plain["comm_bytes"]
     changed = json.loads(run("generate", *given, "--set", "client_one_hot=false").stdout)
     assert changed["comm_bytes"] > plain["comm_bytes"]
+
+
+def test_the_command_prices_ten_thousand_combinations_as_single_prices():
+    labels = ("SM+LN+G", "SM+FN+R", "SM+LN+R", "SM+ScFuFFN", "SM")
+    grid = {"context_length": range(8, 1001, 8), "num_layers": range(1, 9), "exp_squarings": (5, 8)}
+    given = [word for label in labels for word in ("--label", label)]
+    given += [
+        word
+        for name, values in grid.items()
+        for word in ("--set", f"{name}={','.join(map(str, values))}")
+    ]
+    rows = list(csv.DictReader(io.StringIO(run("sweep", *given, "--csv").stdout)))
+    assert len(rows) == 10_000
+    assert len({tuple(row[name] for name in ("label", *grid)) for row in rows}) == 10_000
+    for row in rows[::1777]:
+        sizes = {name: int(row[name]) for name in grid}
+        assert float(row["comm_gb"]) == mpc.simulate(row["label"], **sizes).comm_bytes / 1e9

@@ -165,6 +165,28 @@ def test_a_second_output_of_all_positions_keeps_all_rows() -> None:
     assert {one.name: one.shape for one in alone.operations}["FFN, in"] == "1x24x40"
 
 
+LARGE = {
+    "model_type": "llama", "vocab_size": 128_256, "hidden_size": 8192, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28_672,
+    "max_position_embeddings": 131_072,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_seventy_billion_weights_have_a_total_or_an_error_that_names_what_is_too_large(
+    stack: str,
+) -> None:
+    # Of all whole numbers up to 2^53 a double is exact.
+    report = mpc.simulate(LARGE, context_length=4096, stack=stack)
+    assert 1e13 < report.comm_bytes <= 2**53
+    assert sum(one.cost.comm_bytes for one in report.operations) == report.comm_bytes
+    with pytest.raises(ValueError, match=r"the network has more than 2\^53 comm_bytes"):
+        mpc.simulate(LARGE, context_length=131_072, stack=stack)
+    wide = {**LARGE, "num_attention_heads": 8192, "num_key_value_heads": 8192}
+    with pytest.raises(ValueError, match=r"softmax has more than 2\^53 (?:comm_bytes|ots)"):
+        mpc.simulate(wide, context_length=2**18, stack=stack)
+
+
 def test_an_input_of_no_positions_of_its_own_has_those_of_the_context() -> None:
     source = {"op": "source", "inputs": [], "output": "x", "positions": 0, "width": 4}
     linear = {"op": "linear", "inputs": ["x"], "output": "logits", "part": "lm head", "in": 4,
