@@ -1,6 +1,6 @@
 """The figures of a target, by kind, from the records of its runs.
 
-The report draws the figures that it shares; sweeps, slopes, scales and NaN counts are drawn here.
+The report draws the figures that it shares, `drawings.py` the others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 
 from aero.analysis import FIGURE_STYLE, plot_pareto
-from aero.analysis.figures.learned import (
-    plot_learned_scales,
-    plot_learned_slopes,
-    plot_nan_counts,
-    plot_thresholds_by_layer,
-)
-from aero.analysis.figures.tradeoffs import plot_sweep
 from aero.reading import read_yaml
 from aero.report.networks import Network
 from aero.report.panels import (
@@ -31,6 +24,13 @@ from aero.report.panels import (
 )
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.runs import RunRecord
+from benchmarks.paper.drawings import (
+    plot_learned_scales,
+    plot_learned_slopes,
+    plot_nan_counts,
+    plot_sweep,
+    plot_thresholds_by_layer,
+)
 from benchmarks.paper.fronts import FrontPoint, front_of, front_points
 from benchmarks.paper.run_statistics import learned_over_training, measure
 from benchmarks.paper.targets import Target

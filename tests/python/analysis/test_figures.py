@@ -13,13 +13,9 @@ from aero import analysis
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
 from aero.analysis.figures.entropy import plot_attention
 from aero.analysis.figures.learned import (
-    plot_learned_scales,
-    plot_learned_slopes,
     plot_learned_temperatures,
     plot_learned_thresholds,
-    plot_nan_counts,
 )
-from aero.analysis.figures.tradeoffs import plot_sweep
 from aero.internals.palette import PART_COLORS
 
 
@@ -74,10 +70,6 @@ def savings(names, values, published=None):
         (lambda: analysis.plot_pareto([], [], []), ("one entry per network",)),
         (lambda: analysis.plot_pareto([1.0], [[1.0]], ["a", "b"]), ("one entry per network",)),
         (lambda: analysis.plot_pareto([0.0], [[1.0]], ["a"]), ("costs", "positive")),
-        (lambda: plot_sweep([1.0], [], xlabel="x"), ("one array of results each",)),
-        (lambda: plot_learned_scales([1.0], [1.0, 2.0]), ("[1] and [2]",)),
-        (lambda: plot_nan_counts([1], [[1], [2]]), ("steps", "[N] = [2]")),
-        (lambda: plot_learned_slopes([1], [1.0]), ("slopes", "2-D")),
     ],
 )  # fmt: skip
 def test_bad_input_names_the_argument(draw, named):

@@ -1,4 +1,4 @@
-"""Sweeps, Pareto fronts, learned scales and slopes, NaN counts; figures as files."""
+"""Pareto fronts, colours, figures as files."""
 
 import math
 from itertools import pairwise
@@ -14,13 +14,6 @@ from matplotlib.figure import Figure
 
 from aero import analysis
 from aero.analysis.figures.drawing import save_figure
-from aero.analysis.figures.learned import (
-    plot_learned_scales,
-    plot_learned_slopes,
-    plot_nan_counts,
-    plot_thresholds_by_layer,
-)
-from aero.analysis.figures.tradeoffs import plot_sweep
 from aero.internals.palette import NETWORK_COLORS, PART_COLORS
 from aero.internals.pareto import pareto_front
 
@@ -121,50 +114,6 @@ def test_a_network_with_a_diverged_seed_is_not_on_the_front(axes):
     assert [text.get_text() for text in axes.texts] == ["better", "b"]
 
 
-def test_a_sweep_shows_the_mean_the_range_and_every_seed(axes):
-    plot_sweep([0.0, 0.2], [[30.0, 34.0], [29.0]], xlabel="margin", name="x", axes=axes)
-    line, *seeds = axes.lines
-    np.testing.assert_array_equal(line.get_xydata(), [[0.0, 32.0], [0.2, 29.0]])
-    assert [list(map(float, dots.get_ydata())) for dots in seeds] == [[30.0, 34.0], [29.0]]
-    band = axes.collections[0].get_paths()[0].vertices
-    assert {(0.0, 30.0), (0.0, 34.0), (0.2, 29.0)} <= {(x, y) for x, y in band.tolist()}
-
-
-def test_two_sweeps_in_one_panel_have_two_colours(axes):
-    for name in ("a", "b"):
-        plot_sweep([0, 1], [[1], [2]], xlabel="margin", name=name, axes=axes)
-    first, second = (h.get_color() for h in axes.get_legend_handles_labels()[0])
-    assert first != second
-
-
-def test_slopes_have_a_line_per_layer_and_shared_ones_a_single_line(axes):
-    plot_learned_slopes([0, 5], [[0.1, 0.2, 0.3], [0.0, -0.1, 0.0]], axes=axes)
-    assert axes.get_legend_handles_labels()[1] == ["layer 0", "layer 1", "layer 2"]
-    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [0.2, -0.1])
-    shared = plot_learned_slopes([0, 5], [[0.1], [0.0]], axes=Figure().subplots())
-    assert shared.get_legend_handles_labels()[1] == ["all layers"]
-
-
-def test_nan_counts_stay_zero_where_a_layer_is_whole(axes):
-    plot_nan_counts([0, 5, 9], [[0, 0], [0, 3], [0, 4]], axes=axes)
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0, 0, 0], [0, 3, 4]]
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 4
-
-
-def test_thresholds_by_layer_show_mean_and_standard_deviation_over_heads(axes):
-    plot_thresholds_by_layer([[0.2, 0.4], [0.5, 0.5]], axes=axes)
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx([0.3, 0.5])
-    segments = axes.containers[-1][2][0].get_segments()
-    assert segments[0][:, 1] == pytest.approx([0.2, 0.4])
-    assert axes.get_ylim() == (0, 1)
-
-
-def test_scales_are_drawn_over_layers(axes):
-    plot_learned_scales([1.0, 3.0], [1.0, 0.8], axes=axes)
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1.0, 3.0])
-    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1.0, 0.8])
-
-
 def lightness(color):
     """L* of CIELAB, 0 to 100."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
@@ -202,7 +151,7 @@ def test_a_figure_is_saved_as_png_and_as_svg_with_the_same_bytes_each_time(tmp_p
         (tmp_path / folder).mkdir()
         with rc_context(analysis.FIGURE_STYLE):
             figure = Figure()
-            plot_sweep([0, 1], [[1], [2]], xlabel="margin", axes=figure.subplots())
+            figure.subplots().set_xlabel("margin")
         return [path.read_bytes() for path in save_figure(figure, tmp_path / folder / "x")]
 
     png, svg = written("first")

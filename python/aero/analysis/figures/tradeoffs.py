@@ -204,7 +204,7 @@ def plot_pareto(
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    mean, below, above = _spreads(losses)
+    mean, below, above = spreads(losses)
     places = np.column_stack([x, mean])
     distinct = list(dict.fromkeys([*(series_order or ()), *groups]))
     fronts = [] if front_per_series else [(pareto_front(places.tolist()), "0.45")]
@@ -242,56 +242,6 @@ def plot_pareto(
     return axes
 
 
-def plot_sweep(
-    values: ArrayLike,
-    results: Sequence[ArrayLike],
-    *,
-    xlabel: str,
-    ylabel: str = "perplexity",
-    name: str | None = None,
-    color: str | None = None,
-    title: str = "",
-    axes: Axes | None = None,
-) -> Axes:
-    """Draws a result over a setting, such as the tolerance margin: mean, range and every seed.
-
-    Args:
-        values: [N], the setting.
-        results: N arrays [S], one result per seed; the numbers of seeds may differ.
-        xlabel: the name of the setting.
-        ylabel: the name of the results, with the unit.
-        name: of this line for the legend; call again with the same Axes for another line.
-        color: of this line; None: the next of the palette.
-        title: above the panel.
-        axes: where to draw; None makes a figure.
-
-    Returns:
-        The Axes; the line goes through the means, the band reaches from the least to the greatest.
-
-    Raises:
-        ValueError: there is not one array of results per value.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    if x.shape != (len(results),) or not len(results):
-        raise ValueError(
-            "plot_sweep: values must be [N] with one array of results each, got "
-            f"{list(x.shape)} and {len(results)}"
-        )
-    axes = own_or_new_axes(axes)
-    mean, below, above = _spreads(results)
-    shade = color or network_colors(len(axes.collections) + 1)[-1]
-    axes.plot(x, mean, "o-", color=shade, label=name, markersize=4)
-    axes.fill_between(x, mean - below, mean + above, color=shade, alpha=0.18, linewidth=0)
-    for value, seeds in zip(x, results, strict=True):
-        points = np.atleast_1d(np.asarray(seeds, dtype=np.float64))
-        axes.plot(np.full(points.shape, value), points, ".", color=shade, alpha=0.5, markersize=4)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.set_title(title)
-    axes.grid(alpha=0.25)
-    return axes
-
-
 def _steps(front: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """The strokes [2, 2] of the line through the front [N, 2]."""
     strokes = []
@@ -301,7 +251,7 @@ def _steps(front: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return strokes
 
 
-def _spreads(losses: Sequence[ArrayLike]) -> tuple[NDArray[np.float64], ...]:
+def spreads(losses: Sequence[ArrayLike]) -> tuple[NDArray[np.float64], ...]:
     """Mean over seeds, and how far the least and the greatest lie from it: [N] each."""
     seeds = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in losses]
     mean = np.array([values.mean() if values.size else np.nan for values in seeds])
