@@ -1,7 +1,7 @@
 """Figures of attention: head entropies, and where heads look."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -160,13 +160,7 @@ def row_entropies(attention: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.abs((weights * logarithms).sum(axis=-1)))
 
 
-def plot_attention(
-    attention: ArrayLike,
-    *,
-    tokens: Sequence[str] | None = None,
-    title: str = "",
-    axes: Axes | None = None,
-) -> Axes:
+def plot_attention(attention: ArrayLike, *, title: str = "", axes: Axes | None = None) -> Axes:
     """Draws the causal attention of every head, layers to the right and heads downwards.
 
     In each head row i is the query, column j the key; white keys are hidden, darker ones have more
@@ -175,7 +169,6 @@ def plot_attention(
 
     Args:
         attention: [L, H, T, T], weights.
-        tokens: T of them, written at the axes of a single head.
         title: above the panel.
         axes: where to draw; None makes a figure.
 
@@ -184,7 +177,7 @@ def plot_attention(
         in the order of `attention`, for titles on hovering.
 
     Raises:
-        ValueError: `attention` is not [L, H, T, T], or there are not T tokens.
+        ValueError: `attention` is not [L, H, T, T].
     """
     weights = np.asarray(attention, dtype=np.float64)
     if weights.ndim != 4 or weights.size == 0 or weights.shape[2] != weights.shape[3]:
@@ -192,8 +185,6 @@ def plot_attention(
             f"plot_attention: attention must be [L, H, T, T], got {list(weights.shape)}"
         )
     layers, heads, size, _ = weights.shape
-    if tokens is not None and len(tokens) != size:
-        raise ValueError(f"plot_attention: tokens must be T = {size}, got {len(tokens)}")
     axes = own_or_new_axes(axes)
     step = size + max(1, size // 8)
     sheet = np.full((heads * step, layers * step), np.nan)
@@ -226,9 +217,6 @@ def plot_attention(
     middles = size / 2
     axes.set_xticks(middles + step * np.arange(layers), [f"layer {i}" for i in range(layers)])
     axes.set_yticks(middles + step * np.arange(heads), [f"head {i}" for i in range(heads)])
-    if tokens is not None and layers * heads == 1:
-        axes.set_xticks(np.arange(size) + 0.5, tokens, rotation=90, parse_math=False)
-        axes.set_yticks(np.arange(size) + 0.5, tokens, parse_math=False)
     axes.set_xlim(0, layers * step - (step - size))
     axes.set_ylim(heads * step - (step - size), 0)
     axes.set_title(title)
