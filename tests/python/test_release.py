@@ -73,3 +73,13 @@ def test_the_tests_of_the_wheels_exist() -> None:
     (command,) = re.findall(r'(?m)^test-command = "(.*)"$', METADATA)
     paths = re.findall(r"\{project\}/(\S+)", command)
     assert paths and all((ROOT / path).exists() for path in paths)
+
+
+def test_the_version_heads_the_changelog_and_its_addresses_are_whole() -> None:
+    version = re.search(r'^version = "(.+)"$', METADATA, re.MULTILINE)
+    assert version is not None
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    newest = next(line for line in changelog.splitlines() if line.startswith("## "))
+    assert newest.split()[1] == version[1]
+    addresses = METADATA.partition("[project.urls]\n")[2].partition("\n\n")[0].splitlines()
+    assert addresses and all(re.fullmatch(r'\w+ = "https://\S+"', one) for one in addresses)
