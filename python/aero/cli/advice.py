@@ -116,16 +116,20 @@ def where(
         found = passes(label, **_sizes(model, context_length, vocab_size))
         rows = _rows_of(found, link, compute, table)
         crossings = [
-            {"first": one.stack, "second": other.stack, "mbps": at}
+            {"tokens": name, "first": one.stack, "second": other.stack, "mbps": at}
             for one, other in itertools.combinations(found, 2)
-            if (at := crossover_mbps(one.first, other.first, link, compute)) is not None
-        ]
+            for name, first, second in (
+                ("prompt", one.first, other.first), ("later tokens", one.later, other.later),
+            )
+            if first is not None and second is not None
+            and (at := crossover_mbps(first, second, link, compute)) is not None
+        ]  # fmt: skip
         first = found[0].first
         title = f"{first.label}, T {first.sizes['context_length']}, on {link.name}"
         put(
             lambda: _winners_text(title, rows, crossings, rtt_ms, table),
-            lambda: {"network": link.to_dict(), "rows": rows, "crossovers": crossings,
-                     "dollars": table},
+            lambda: {"network": link.to_dict(), "rows": rows, "wins": _wins(rows),
+                     "crossovers": crossings, "dollars": table},
             str, as_json=as_json, as_csv=False,
         )  # fmt: skip
 
@@ -163,6 +167,33 @@ def _rows_of(
     return rows
 
 
+def _wins(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """The stack with the least seconds, dollars and bytes, the dealer's too, of either pass."""
+    measures = {
+        "seconds": lambda row: row["seconds"],
+        "dollars": lambda row: row["dollars_per_1000"],
+        "bytes": lambda row: row["bytes_per_1000"] + row["dealer_bytes_per_1000"],
+    }
+    return {
+        name: {
+            measure: min((row for row in rows if row["tokens"] == name), key=value)["stack"]
+            for measure, value in measures.items()
+        }
+        for name in dict.fromkeys(row["tokens"] for row in rows)
+    }
+
+
+def _winner_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Who wins in what, and whom its users trust."""
+    trust = {row["stack"]: row["trust"] for row in rows}
+    lines = []
+    for name, wins in _wins(rows).items():
+        for stack in dict.fromkeys(wins.values()):
+            measures = " and ".join(measure for measure, one in wins.items() if one == stack)
+            lines.append(f"{name}: {stack} wins in {measures}; {trust[stack]}")
+    return lines
+
+
 def _winners_text(
     title: str,
     rows: list[dict[str, Any]],
@@ -186,19 +217,15 @@ def _winners_text(
         }
         for row in rows
     ]
-    best = {
-        name: min((r for r in rows if r["tokens"] == name), key=lambda r: r["seconds"])
-        for name in dict.fromkeys(row["tokens"] for row in rows)
-    }
     return "\n".join(
         [
             title,
             "",
             *table_lines(cells),
             "",
-            *(f"{name}: {row['stack']} wins; {row['trust']}" for name, row in best.items()),
+            *_winner_lines(rows),
             *(
-                f"prompt: {c['first']} and {c['second']} take equally long at "
+                f"{c['tokens']}: {c['first']} and {c['second']} take equally long at "
                 f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
                 for c in crossings
             ),

@@ -140,9 +140,39 @@ def test_the_commands_say_it_and_give_it_as_json(tmp_path: Path) -> None:
     table = tmp_path / "mine.yaml"
     table.write_text("{format: 1, currency: EUR, machine_hour: 2, gigabyte_sent: 0, source: mine}")
     text = run("where", "SM+LN+G", *sizes, "--dollars", str(table))
-    assert "EUR/1,000" in text and " wins; " in text and "dollars by mine" in text
+    assert "EUR/1,000" in text and " wins in " in text and "dollars by mine" in text
     found = json.loads(run("where", "SM+LN+G", *sizes, "--json"))
     assert {row["stack"] for row in found["rows"]} >= {"spu-0.9.5", "spu-semi2k", "spu-aby3"}
+
+
+def test_where_names_who_wins_in_seconds_dollars_and_bytes() -> None:
+    given = ("where", "SM+LN+G", "--rtt-ms", "20", "--mbps", "200")
+    found = json.loads(run(*given, "--json"))
+    for name in ("prompt", "later tokens"):
+        rows = {row["stack"]: row for row in found["rows"] if row["tokens"] == name}
+        sent = {
+            stack: row["bytes_per_1000"] + row["dealer_bytes_per_1000"]
+            for stack, row in rows.items()
+        }
+        expected = {
+            "seconds": min(rows, key=lambda stack: rows[stack]["seconds"]),
+            "dollars": min(rows, key=lambda stack: rows[stack]["dollars_per_1000"]),
+            "bytes": min(sent, key=lambda stack: sent[stack]),
+        }
+        assert found["wins"][name] == expected
+        for stack in set(expected.values()):
+            measures = [measure for measure, one in expected.items() if one == stack]
+            words = f"{name}: {stack} wins in {' and '.join(measures)}; {rows[stack]['trust']}"
+            assert words in run(*given).splitlines()
+    for one in found["crossovers"]:
+        pair = {one["first"], one["second"]}
+        at = [each for each in passes("SM+LN+G") if each.stack in pair]
+        place = ("prompt", "later tokens").index(one["tokens"])
+        seconds = [each.seconds(link_profile(20, one["mbps"]), "spu-epyc")[place] for each in at]
+        assert seconds[0] == pytest.approx(seconds[1], rel=1e-6)
+    assert {one["tokens"] for one in found["crossovers"]} == {"prompt", "later tokens"}
+    # Whom they trust differs: the measures do not name one family.
+    assert len({*found["wins"]["prompt"].values()}) > 1
 
 
 def test_a_context_that_fills_its_ciphertexts_is_advised_where_it_is_cheaper() -> None:
