@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aero import mpc, report
+from aero.mpc.advice import share_bytes
 from aero.tables import in_units
 
 # One layer of GPT-2's width at T = 128 without its neighbours, all parties, MB: random weights,
@@ -199,3 +200,10 @@ def test_seconds_on_shares_are_bytes_and_products_at_two_measured_rates() -> Non
         assert report.latency("lan-1gbps", "paper-testbed").seconds == (
             report.latency("lan-1gbps", "none").seconds
         )
+
+
+def test_a_third_party_that_only_helps_holds_no_shares() -> None:
+    spec = mpc.simulate("SM+LN+G", model="tiny").spec
+    assert spec is not None
+    assert share_bytes(spec, "spu-securenn") == share_bytes(spec, "spu-semi2k")
+    assert share_bytes(spec, "spu-aby3") == 2 * share_bytes(spec, "spu-semi2k")

@@ -1,0 +1,86 @@
+"""Which protocols win where, in seconds, dollars and bytes: against single simulations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aero import mpc
+from aero.cli import app
+from aero.mpc.advice import link_profile
+from aero.mpc.generation import private_fields
+from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
+
+LINK = link_profile(20, 200)
+TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["cost", *arguments])
+    assert done.exit_code == 0, done.output
+    return str(done.stdout)
+
+
+def test_at_the_crossover_two_protocols_take_equally_long() -> None:
+    first, second = (mpc.simulate("SM+LN+G", stack=name) for name in ("spu-0.9.5", "spu-semi2k"))
+    at = crossover_mbps(first, second, LINK, "spu-epyc")
+    assert at is not None
+    seconds = [one.latency(link_profile(20, at), "spu-epyc").seconds for one in (first, second)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-6)
+
+
+def test_dollars_are_machines_and_bytes() -> None:
+    table = {**dollar_table(), "machine_hour": 3600.0, "gigabyte_sent": 2.0}
+    report = mpc.simulate("SM", stack="spu-semi2k", **TINY)
+    sent = (report.comm_bytes + report.total.dealer_bytes) / 1e9
+    assert dollars(report, 5.0, 2, table) == pytest.approx(10 + 2 * sent)
+
+
+def test_every_family_is_timed_for_prompt_and_later_tokens() -> None:
+    for one in passes("SM+LN+G", **TINY):
+        generation = mpc.simulate_generation(
+            "SM+LN+G", new_tokens=2, stack=one.stack, **private_fields(one.stack), **TINY
+        )
+        assert one.later is not None
+        assert (one.first.total, one.later.total) == generation.per_token
+        assert one.parties == (3 if one.stack == "spu-aby3" else 2)
+
+
+def test_spu_is_timed_as_aero_private_chat_computes_on_it() -> None:
+    (spu,) = (one for one in passes("SM+LN+G", **TINY) if one.stack == "spu-0.9.5")
+    chat = mpc.simulate_generation("SM+LN+G", new_tokens=2, **TINY)
+    assert spu.later is not None
+    assert (spu.first.total, spu.later.total) == chat.per_token
+
+
+def test_where_names_who_wins_in_seconds_dollars_and_bytes() -> None:
+    given = ("where", "SM+LN+G", "--rtt-ms", "20", "--mbps", "200")
+    found = json.loads(run(*given, "--json"))
+    for name in ("prompt", "later tokens"):
+        rows = {row["stack"]: row for row in found["rows"] if row["tokens"] == name}
+        sent = {
+            stack: row["bytes_per_1000"] + row["dealer_bytes_per_1000"]
+            for stack, row in rows.items()
+        }
+        expected = {
+            "seconds": min(rows, key=lambda stack: rows[stack]["seconds"]),
+            "dollars": min(rows, key=lambda stack: rows[stack]["dollars_per_1000"]),
+            "bytes": min(sent, key=lambda stack: sent[stack]),
+        }
+        assert found["wins"][name] == expected
+        for stack in set(expected.values()):
+            measures = [measure for measure, one in expected.items() if one == stack]
+            words = f"{name}: {stack} wins in {' and '.join(measures)}; {rows[stack]['trust']}"
+            assert words in run(*given).splitlines()
+    for one in found["crossovers"]:
+        pair = {one["first"], one["second"]}
+        at = [each for each in passes("SM+LN+G") if each.stack in pair]
+        place = ("prompt", "later tokens").index(one["tokens"])
+        seconds = [each.seconds(link_profile(20, one["mbps"]), "spu-epyc")[place] for each in at]
+        assert seconds[0] == pytest.approx(seconds[1], rel=1e-6)
+    assert {one["tokens"] for one in found["crossovers"]} == {"prompt", "later tokens"}
+    # Whom they trust differs: the measures do not name one family.
+    assert len({*found["wins"]["prompt"].values()}) > 1
