@@ -14,7 +14,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -97,7 +97,7 @@ def checksums_of(folder: str | Path, names: Iterable[str] | None = None) -> dict
     """
     folder = Path(folder)
     return {
-        name: _digest(folder / name)
+        name: sha256_of(folder / name)
         for name in (_names(folder) if names is None else sorted(names))
     }
 
@@ -162,7 +162,7 @@ def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
             found.append(f"{one_line(file)} has no SHA-256 in {CHECKSUM_FILE}")
         else:
             try:
-                if _digest(file) != listed[name]:
+                if sha256_of(file) != listed[name]:
                     found.append(f"{one_line(file)} does not match its SHA-256")
             except OSError as error:
                 found.append(f"{one_line(file)} cannot be read: {error.strerror}")
@@ -197,11 +197,14 @@ def _names(folder: Path) -> list[str]:
     )
 
 
-def _digest(path: Path) -> str:
+def sha256_of(*files: Path, seen: Callable[[int], object] = lambda size: None) -> str:
+    """Returns the SHA-256 over the bytes of files in turn; `seen` gets the size of each block."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                seen(len(block))
     return digest.hexdigest()
 
 

@@ -9,7 +9,6 @@ also holds the facts of the corpus and what of it a training leaves out.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.internals.atomic_files import write_bytes_atomically
+from aero.internals.atomic_files import sha256_of, write_bytes_atomically
 from aero.internals.errors import TrainingError
 from aero.internals.records import Struct, read_record, record_bytes
 from aero.internals.run_files import Count
@@ -255,7 +254,7 @@ class TokenWriter:
                 dtype=self._dtype.name,
                 tokens=partial.stat().st_size // self._dtype.itemsize,
                 text_bytes=self._text_bytes[split],
-                sha256=sha256_of_file(partial),
+                sha256=_digest(partial),
             )
             partial.replace(final)
         self._notes.unlink(missing_ok=True)
@@ -301,7 +300,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
             f"train: token file {path} must have {expected} bytes, got {path.stat().st_size}: "
             f"it is truncated or damaged; {way_out}"
         )
-    if sha256_of_file(path) != entry.sha256:
+    if _digest(path) != entry.sha256:
         raise TrainingError(
             f"train: token file {path} is damaged (its SHA-256 is not the manifest's); {way_out}"
         )
@@ -310,19 +309,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
     return np.memmap(path, dtype=dtype, mode="r")
 
 
-def sha256_of_file(path: str | Path) -> str:
-    """Returns the SHA-256 of a file, 64 hexadecimal digits, with a progress bar if it is large."""
-    path, hasher = Path(path), hashlib.sha256()
-    with (
-        path.open("rb") as file,
-        progress_bar(f"checking {path.name}", path.stat().st_size, "B") as bar,
-    ):
-        for chunk in _chunks(file):
-            hasher.update(chunk)
-            bar.update(len(chunk))
-    return hasher.hexdigest()
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(1 << 22):
-        yield chunk
+def _digest(path: Path) -> str:
+    """Returns the SHA-256 of a file, with a progress bar if it is large."""
+    with progress_bar(f"checking {path.name}", path.stat().st_size, "B") as bar:
+        return sha256_of(path, seen=bar.update)

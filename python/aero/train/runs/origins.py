@@ -5,11 +5,11 @@ Torch is not imported, so a wrong folder is reported at once.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aero.internals.atomic_files import sha256_of
 from aero.internals.errors import TrainingError
 from aero.internals.run_files import OriginRecord, RunInfo
 from aero.reading import read_json
@@ -48,7 +48,7 @@ class Origin:
             steps=self.steps,
             tokens=self.tokens,
             flops_per_token=self.flops_per_token,
-            sha256=_digest(self.weights),
+            sha256=sha256_of(*sorted(self.weights.glob("*.safetensors"))),
             **further,
         )
 
@@ -139,13 +139,3 @@ def _label_of(folder: Path) -> str | None:
 def _config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = read_json(folder / "config.json", finite=False)
     return config
-
-
-def _digest(folder: Path) -> str:
-    """SHA-256 over the weight files, in order of name."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as content:
-            while block := content.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
