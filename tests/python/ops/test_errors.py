@@ -14,18 +14,15 @@ from aero import ops
 from aero.ops._boundary import refusing
 from aero.ops._gradients import PLAIN
 
-from .bad_attention import BAD_ATTENTION, attend, softmax
-from .bad_layers import BAD_LAYERS, feed, penalty
-
-BAD = [*BAD_ATTENTION, *BAD_LAYERS]
+from .bad_calls import BAD, OPERATORS, attend, feed, penalty, softmax
 
 
-@pytest.mark.parametrize(
-    ("call", "changed", "message"), BAD, ids=[message.split(", got")[0] for _, _, message in BAD]
-)
-def test_bad_input_is_named(call: Any, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        call(**changed)
+@pytest.mark.parametrize(("call", "changed", "argument", "expected", "got"), BAD)
+def test_bad_input_is_named(
+    call: Any, changed: dict[str, Any], argument: str, expected: str, got: str
+) -> None:
+    named = f"{OPERATORS[call]}: {argument} ", f" {expected}, got ", f"got {got}"
+    assert_refused(lambda: call(**changed), *named)
 
 
 def test_rows_that_run_backwards_are_torchs_to_refuse_or_to_copy() -> None:
