@@ -3,12 +3,13 @@
 import hashlib
 import json
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.python.refusals import assert_told
+from tests.python.refusals import assert_refused, assert_told
 
 from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict
@@ -48,22 +49,14 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert find_origin(tmp_path, "--from") == Origin(tmp_path, tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"annealed_from": "SM"}')
-    messages = {
-        tmp_path: f"train: --x {tmp_path} is in the middle of an annealing; resume its run, or "
-        "name a network that has ended",
-        "no/such": "train: --x must be a run folder, a checkpoint checkpoints/step-N or a folder "
-        "with a network that save_pretrained wrote (config.json), got no/such",
-    }
     stopped = RunFolder(tmp_path / "stopped")
     begun(stopped, "interrupted")
-    messages[stopped.path] = (
-        f"train: --x {stopped.path} holds no trained network (its status is 'interrupted'); train "
-        "it to the end first"
-    )
-    for path, message in messages.items():
-        with pytest.raises(TrainingError) as error:
-            find_origin(path, "--x")
-        assert str(error.value) == message
+    for path, *named in (
+        (tmp_path, f"--x {tmp_path}", "resume its run", "annealing"),
+        ("no/such", "--x", "a run folder, a checkpoint", "got no/such"),
+        (stopped.path, f"--x {stopped.path}", "train it to the end first", "'interrupted'"),
+    ):
+        assert_refused(partial(find_origin, path, "--x"), *named, error=TrainingError)
     stopped.model.mkdir()
     (stopped.path / "run.json").write_text('{"status": "finished"}')
     with pytest.raises(TrainingError, match=r"run\.json: expected an entry"):

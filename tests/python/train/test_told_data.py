@@ -6,6 +6,7 @@ import json
 import os
 import re
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from tests.python.refusals import assert_refused
 
 from aero.internals.errors import TrainingError
 from aero.internals.records import as_dict, changed
-from aero.reading import shown
 from aero.saved.tokenizer import END_OF_TEXT, limited
 from aero.train.data import prepared_data, token_files
 from aero.train.data.corpora import scan_corpus
@@ -197,13 +197,9 @@ def test_a_split_needs_a_window_and_the_token_behind_it(section, tmp_path):
     data = prepare_data(section, cache_dir=tmp_path, context_length=32)
     least = len(data.validation) - 1
     assert len(open_prepared_data(str(data.folder), context_length=least).validation) == least + 1
-    with pytest.raises(TrainingError) as error:
-        open_prepared_data(data.folder, context_length=least + 1)
-    assert str(error.value) == (
-        f"train: the validation split of {section.source} must hold more than one window of "
-        f"{least + 1} tokens, got {least + 1} tokens; use a larger corpus or a smaller "
-        "model.context_length"
-    )
+    opened = partial(open_prepared_data, data.folder)
+    named = ("validation split", f"one window of {least + 1} tokens", f"got {least + 1} tokens")
+    assert_refused(partial(opened, context_length=least + 1), *named, error=TrainingError)
     manifest = data.folder / "manifest.json"
     known = as_dict(data.manifest)
     newer = {**known, "files": {**known["files"], "more": 1}}
@@ -211,15 +207,11 @@ def test_a_split_needs_a_window_and_the_token_behind_it(section, tmp_path):
     assert open_prepared_data(data.folder, context_length=8).manifest == data.manifest
     newer["files"]["train"]["tokens"] = -1
     manifest.write_text(json.dumps(newer))
-    with pytest.raises(TrainingError, match=r"files\.train\.tokens: expected int >= 0"):
-        open_prepared_data(data.folder, context_length=8)
+    opened = partial(opened, context_length=8)
+    assert_refused(opened, "files.train.tokens", "expected int >= 0", error=TrainingError)
     manifest.write_text("[]")
-    with pytest.raises(TrainingError) as error:
-        open_prepared_data(data.folder, context_length=8)
-    assert str(error.value).startswith(f"train: {manifest} cannot be read ({manifest}: expected ")
-    assert str(error.value).endswith(
-        f"; delete the folder {data.folder} and run the command again to tokenize again"
-    )
+    named = (f"{manifest}: expected ", f"delete the folder {data.folder}")
+    assert_refused(opened, *named, error=TrainingError)
 
 
 def test_a_tokenizer_may_have_as_many_tokens_as_the_network(section):
@@ -251,23 +243,15 @@ def test_a_token_file_is_what_its_manifest_says_or_is_named(tmp_path):
     with pytest.raises(ValueError, match="read-only"):
         open_tokens(folder, entries.train)[0] = 1
     path, entry = folder / "train.bin", entries.train
-    way_out = f"; delete the folder {folder} and run the command again to tokenize again"
-    messages = {
-        changed(entry, tokens=4): (
-            f"token file {path} must have 16 bytes, got 12: it is truncated or damaged"
-        ),
-        changed(entry, sha256="0" * 64): (
-            f"token file {path} is damaged (its SHA-256 is not the manifest's)"
-        ),
-        changed(entry, file="other.bin"): (f"token file {folder / 'other.bin'} is missing"),
-    }
-    for changes in ({"file": "../train.bin"}, {"dtype": "int8"}):
-        wrong = changed(entry, **changes)
-        messages[wrong] = f"the manifest's token file is none: {shown(wrong)}"
-    for wrong, message in messages.items():
-        with pytest.raises(TrainingError) as error:
-            open_tokens(folder, wrong)
-        assert str(error.value) == f"train: {message}{way_out}"
+    for changes, *named in (
+        ({"tokens": 4}, path, "16 bytes", "got 12"),
+        ({"sha256": "0" * 64}, path, "the manifest's", "SHA-256"),
+        ({"file": "other.bin"}, folder / "other.bin", "missing"),
+        ({"file": "../train.bin"}, "the manifest's token file is none", "'../train"),
+        ({"dtype": "int8"}, "the manifest's token file is none", "dtype='int"),
+    ):
+        opened = partial(open_tokens, folder, changed(entry, **changes))
+        assert_refused(opened, *named, f"delete the folder {folder}", error=TrainingError)
 
 
 def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeypatch):
