@@ -28,6 +28,16 @@ struct TensorView {
   [[gnu::always_inline]] constexpr explicit operator bool() const { return data != nullptr; }
 };
 
+/// Rows of contiguous bytes that are copied from one place to another, where they begin every
+/// `pitch` bytes.
+struct RowCopy {
+  void* to;
+  int64_t to_pitch;
+  const void* from;
+  int64_t from_pitch;
+  int64_t row_bytes, rows;
+};
+
 /// Bytes of one element of the large tensors.
 constexpr int64_t element_bytes(DataType data_type) {
   switch (data_type) {

@@ -106,7 +106,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy(
   params.max_logits = max_logits.data();
   params.largest_key = static_cast<int64_t*>(largest_key.data());
   if (inputs.sequences)
-    run_packed(params, *inputs.sequences, q, inputs.statistics);
+    run_packed(params, *inputs.sequences, q, inputs.statistics,
+               [&](auto& one) { run_where_it_is(one, q); });
   else
     run_where_it_is(params, q);
   return {out.tensor(),
@@ -160,7 +161,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
   params.dbias = dbias.data();
   params.threads = thread_count();
   if (inputs.rows.heads > 0 && inputs.sequences) {
-    run_packed(params, *inputs.sequences, q, inputs.statistics);
+    run_packed(params, *inputs.sequences, q, inputs.statistics,
+               [&](auto& one) { run_where_it_is(one, q); });
   } else if (inputs.rows.heads > 0) {
     run_where_it_is(params, q);
   } else {  // key heads that no head reads

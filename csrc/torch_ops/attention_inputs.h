@@ -90,7 +90,6 @@ struct Inputs {
     refuse_one("bias", given.bias.has_value());
     refuse_one("alibi_slopes", given.alibi_slopes.has_value());
     refuse_one("dropout_p", given.dropout_seeds.has_value());
-    refuse_one("cu_seqlens", given.cu_seqlens_q.has_value());
   }
   void take_sequences(const Variants& given) {
     if (given.cu_seqlens_q.has_value() != given.cu_seqlens_k.has_value())
@@ -108,9 +107,11 @@ struct Inputs {
   std::vector<int64_t> starts(const char* name, const Tensor& tensor, int64_t end) const {
     if (tensor.dim() != 1 || tensor.numel() < 1)
       refuse(kOp, name, "[N + 1]", shape_text(shape_of(tensor)));
+    if (!tensor.is_cpu())
+      refuse(kOp, name, "on the CPU", "device " + std::to_string(tensor.get_device_index()));
     const Wanted wanted{name, shape_of(tensor),   "[N + 1]", ScalarType::Int,
                         "",   Layout::kContiguous};
-    const Operand taken = gate.take(tensor, wanted);
+    const Operand taken = Gate(kOp, name, tensor, 1, "[N + 1]").take(tensor, wanted);
     const auto* first = static_cast<const int32_t*>(taken.data());
     const std::vector<int64_t> found(first, first + tensor.numel());
     if (found.front() != 0 || found.back() != end || !std::is_sorted(found.begin(), found.end()))

@@ -1,5 +1,5 @@
 // Sequences packed one after the other into the rows of one batch entry: each is a call of its own
-// on a part of the tensors, and all calls share out their items at once.
+// on a part of the tensors. On the CPU all calls share out their items at once.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/tensor_checks.h"
 #include "kernels/attention_entropy.h"
@@ -74,18 +75,36 @@ Params params_of(const Params& whole, const PackedSequences& sequences, size_t n
   return p;
 }
 
-/// Copies rows from [H, T] into the blocks of their sequences, or back.
+/// Copies rows from [H, T] into the blocks of their sequences, or back, where `like` is.
 inline void copy_blocks(const PackedSequences& sequences, int64_t heads, int64_t bytes, void* rows,
-                        void* blocks, bool to_blocks) {
-  const int64_t all = sequences.queries.back();
+                        void* blocks, bool to_blocks, [[maybe_unused]] const Tensor& like) {
+  const int64_t pitch = sequences.queries.back() * bytes;
+  std::vector<kernels::RowCopy> copies;
   for (size_t n = 0; n < sequences.count(); ++n) {
-    const int64_t first = sequences.queries[n], count = sequences.queries[n + 1] - first;
-    for (int64_t h = 0; h < heads; ++h) {
-      void* row = moved(rows, (h * all + first) * bytes);
-      void* block = moved(blocks, (heads * first + h * count) * bytes);
-      const auto size = static_cast<size_t>(count * bytes);
-      std::memcpy(to_blocks ? block : row, to_blocks ? row : block, size);
-    }
+    const int64_t first = sequences.queries[n] * bytes;
+    const int64_t count = sequences.queries[n + 1] * bytes - first;
+    void *row = moved(rows, first), *block = moved(blocks, heads * first);
+    if (to_blocks)
+      copies.push_back({block, count, row, pitch, count, heads});
+    else
+      copies.push_back({row, pitch, block, count, count, heads});
+  }
+#if defined(AERO_CUDA)
+  constexpr const char* op = "attention_entropy";
+  if (like.is_cuda()) return kernels::cuda::copy_rows(op, copies, CudaQueue(op, like).get());
+#endif
+  for (const kernels::RowCopy& copy : copies)
+    for (int64_t h = 0; h < copy.rows; ++h)
+      std::memcpy(moved(copy.to, h * copy.to_pitch), moved(copy.from, h * copy.from_pitch),
+                  static_cast<size_t>(copy.row_bytes));
+}
+
+/// Does one sequence after the other where there is a queue, with run_one(params).
+template <class Params, class RunOne>
+void run_each(const Params& whole, const PackedSequences& sequences, const RunOne& run_one) {
+  for (size_t n = 0; n < sequences.count(); ++n) {
+    Params call = params_of(whole, sequences, n);
+    run_one(call);
   }
 }
 
@@ -143,7 +162,7 @@ class Blocks {
     if (!rows) return;
     void* blocks = allocate(type_of(rows));
     copy_blocks(sequences_, heads_, bytes_of(type_of(rows)), const_cast<Values*>(rows), blocks,
-                true);
+                true, like_);
     rows = static_cast<const Values*>(blocks);
   }
   template <class Values>
@@ -155,7 +174,7 @@ class Blocks {
   }
   void finish() const {
     for (const auto& [rows, blocks, bytes] : written_)
-      copy_blocks(sequences_, heads_, bytes, rows, blocks, false);
+      copy_blocks(sequences_, heads_, bytes, rows, blocks, false, like_);
   }
 
  private:
@@ -181,21 +200,30 @@ class Blocks {
 
 }  // namespace packed
 
-inline void run_packed(kernels::AttentionEntropyForwardParams params,
-                       const PackedSequences& sequences, const Tensor& like, ScalarType type) {
+/// Calls run_one(params) with each sequence where `like` is not on the CPU.
+template <class RunOne>
+void run_packed(kernels::AttentionEntropyForwardParams params, const PackedSequences& sequences,
+                const Tensor& like, ScalarType type, const RunOne& run_one) {
   packed::Blocks blocks(sequences, like, params.heads, type);
   for (const auto member : packed::kForwardResults) blocks.write(params.*member);
   blocks.write(params.largest_key);
-  packed::run_all(params, sequences);
+  if (like.is_cpu())
+    packed::run_all(params, sequences);
+  else
+    packed::run_each(params, sequences, run_one);
   blocks.finish();
 }
-inline void run_packed(kernels::AttentionEntropyBackwardParams params,
-                       const PackedSequences& sequences, const Tensor& like, ScalarType type) {
+template <class RunOne>
+void run_packed(kernels::AttentionEntropyBackwardParams params, const PackedSequences& sequences,
+                const Tensor& like, ScalarType type, const RunOne& run_one) {
   packed::Blocks blocks(sequences, like, params.heads, type);
   for (const auto member : packed::kBackwardInputs) blocks.read(params.*member);
   blocks.read(params.largest_key);
   for (const auto member : packed::kBackwardResults) blocks.write(params.*member);
-  packed::run_all(params, sequences);
+  if (like.is_cpu())
+    packed::run_all(params, sequences);
+  else
+    packed::run_each(params, sequences, run_one);
   blocks.finish();
 }
 

@@ -141,6 +141,19 @@ void launch_kernel(const void* kernel, const LaunchShape& shape, void** argument
   if (error.code != cudaSuccess) cudaGetLastError();  // it is said below, and not to be said again
 }
 
+void copy_rows(const char* op, const std::vector<RowCopy>& copies, const Queue& queue) {
+  put_in_queue(op, queue, [&](cudaStream_t stream, LaunchError& error) {
+    for (const RowCopy& c : copies) {
+      if (c.rows == 0 || c.row_bytes == 0 || error.code != cudaSuccess) continue;
+      error.code =
+          cudaMemcpy2DAsync(c.to, static_cast<size_t>(c.to_pitch), c.from,
+                            static_cast<size_t>(c.from_pitch), static_cast<size_t>(c.row_bytes),
+                            static_cast<size_t>(c.rows), cudaMemcpyDeviceToDevice, stream);
+      if (error.code != cudaSuccess) cudaGetLastError();
+    }
+  });
+}
+
 void put_in_queue(const char* op, const Queue& queue,
                   const std::function<void(cudaStream_t, LaunchError&)>& put) {
   const DeviceChoice device(op, queue.device);

@@ -133,8 +133,8 @@ def flash_attn_varlen_func(
             f"got {len(queries)} and {len(keys)}"
         )
     how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
-    if q.is_cpu and (alibi_slopes is None or alibi_slopes.dim() < 2):
-        starts = cu_seqlens_q.to(torch.int32), cu_seqlens_k.to(torch.int32)
+    if alibi_slopes is None or alibi_slopes.dim() < 2:
+        starts = cu_seqlens_q.to("cpu", torch.int32), cu_seqlens_k.to("cpu", torch.int32)
         return how.attend(q[None], k[None], v[None], alibi_slopes, starts)[0].squeeze(0)
     split = [torch.split(x, lengths) for x, lengths in ((q, queries), (k, keys), (v, keys))]
     parts = [

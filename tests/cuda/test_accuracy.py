@@ -138,6 +138,45 @@ def test_attention_of_awkward_sizes_is_at_most_twice_as_wrong_as_plain_torch(
         pair.check(truncation(inputs))
 
 
+@dtypes
+def test_packed_sequences_are_calls_of_their_own(dtype: torch.dtype, device: torch.device) -> None:
+    case = Attention(200, 260, 40, batch=1, heads=4, window=(50, 0), softcap=3.0, sinks=True)
+    inputs = case.inputs(dtype, device)
+    starts = [
+        torch.tensor(x, dtype=torch.int32) for x in ([0, 1, 70, 70, 200], [0, 30, 30, 41, 260])
+    ]
+    leaves = inputs.tensors
+    packed = attention_entropy(
+        **leaves, **inputs.options, cu_seqlens=(starts[0], starts[1]), return_max_logits=True
+    )
+    parts = []
+    for n in range(4):
+        queries, keys = (slice(int(x[n]), int(x[n + 1])) for x in starts)
+        rows = {"q": queries, "temperature": queries, "k": keys, "v": keys}
+        own = {
+            name: x
+            if name == "sinks"
+            else x[..., rows[name]]
+            if x.dim() == 2
+            else x[:, :, rows[name]]
+            for name, x in leaves.items()
+        }
+        parts.append(attention_entropy(**own, **inputs.options, return_max_logits=True))
+    alone = [torch.cat(x, 2) for x in zip(*parts, strict=True)]
+    for got, want in zip(packed, alone, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    cotangents = [x.nan_to_num(0, 0, 0) for x in cotangents_on(device, packed[:4])]
+    gradients = [
+        torch.autograd.grad(results, list(leaves.values()), cotangents)
+        for results in (packed[:4], alone[:4])
+    ]
+    for name, got, want in zip(leaves, *gradients, strict=True):
+        if name == "sinks":  # sums in another order
+            assert relative_error(got, want.double()) <= 1e-5
+        else:
+            assert torch.equal(got, want), name
+
+
 # Odd widths and addresses that only two bytes divide: cublasLt may have no algorithm for them.
 @pytest.mark.parametrize("product", ("", "torch"))
 @pytest.mark.parametrize("width", (1, 3, 67, 129, 128))

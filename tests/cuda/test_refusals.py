@@ -96,6 +96,15 @@ def test_what_only_the_cpu_computes_is_said_in_words(
         ops.attention_entropy(q, k, v, **given)
 
 
+def test_where_sequences_begin_has_to_be_on_the_cpu(gpu: torch.device) -> None:
+    if not is_gpu(gpu):
+        pytest.skip("the CPU is there")
+    q, k, v = torch.zeros(3, 1, 2, 5, 8, device=gpu)
+    starts = torch.tensor([0, 5], dtype=torch.int32, device=gpu)
+    with pytest.raises(ValueError, match="cu_seqlens_q must be on the CPU"):
+        ops.attention_entropy(q, k, v, cu_seqlens=starts)
+
+
 @operators
 def test_after_a_refusal_the_next_call_is_right(operator: str, device: torch.device) -> None:
     inputs = plain_call(operator, device)

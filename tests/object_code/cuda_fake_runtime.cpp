@@ -4,7 +4,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/cuda/launch.h"
 
@@ -53,6 +55,15 @@ cudaError_t cudaGetLastError() {
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
   return remembered(of_attributes);
 }
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  if (kind != cudaMemcpyDeviceToDevice || width > to_pitch || width > from_pitch)
+    return remembered(cudaErrorInvalidValue);
+  for (size_t row = 0; row < height; ++row)
+    std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                static_cast<const char*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
   ++launches;
   return remembered(of_launches);
@@ -82,6 +93,16 @@ void say(const char* what, bool with_plan = false) {
   std::printf("%s after %d launches\n", end, launches - before);
 }
 
+/// Says what copies of rows made of a row of letters.
+void say_copied(const std::vector<aero::kernels::RowCopy>& copies, const char* to) {
+  try {
+    copy_rows("operator", copies, Queue{});
+    std::printf("copies: %s\n", to);
+  } catch (const std::runtime_error& error) {
+    std::printf("a refused copy: %s\n", error.what());
+  }
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -100,6 +121,9 @@ int main(int, char** arguments) {
   say("refused PTX");
   of_launches = cudaSuccess;
   say("the last call");
+  char blocks[] = "abcdef", rows[] = "......";  // [H, T] = [2, 3] in sequences of 1 and 2
+  say_copied({{rows, 3, blocks, 1, 1, 2}, {rows + 1, 3, blocks + 2, 2, 2, 2}, {}}, rows);
+  say_copied({{rows, 3, blocks, 1, 2, 2}}, rows);
   std::printf("obstacle: %s\n", obstacle());
   return 0;
 }

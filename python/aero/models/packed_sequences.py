@@ -47,7 +47,7 @@ def packed_mask(
     if inner.keys() != {causal_mask_function.__name__}:
         return None
     sequences = packed["packed_sequence_mask"]
-    if not sequences.is_cpu:  # the operator has no packed sequences elsewhere
+    if not sequences.is_cpu:  # looking at values makes the host wait there
         return None
     batch, length = sequences.shape
     begins = torch.ones_like(sequences, dtype=torch.bool)

@@ -107,7 +107,8 @@ def attention_entropy(
         sinks: [H] or [B, H].
         dropout_p: at least 0 and below 1.
         cu_seqlens: [N + 1] int32 on the CPU, where each of N packed sequences begins, and the last
-            ends; or two of them, of queries and keys. Without `mask` and `bias`.
+            ends; or two of them, of queries and keys. Without `mask` and `bias`. On CUDA each
+            sequence is a launch of its own.
         return_max_logits: also returns max_logits and largest_key.
         backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
             scores.
