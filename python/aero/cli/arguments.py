@@ -11,6 +11,7 @@ import typer
 
 from aero.cli.errors import note, say
 from aero.internals.atomic_files import write_bytes_atomically
+from aero.internals.errors import UserError
 
 
 def no_nan(value: float | None) -> float | None:
@@ -75,7 +76,7 @@ def settings(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
     found = value_lists(given, option)
     for name, values in found.items():
         if len(values) != 1:
-            raise ValueError(f"{option} {name} must have one value, got {len(values)}")
+            raise UserError(f"{option} {name} must have one value, got {len(values)}")
     return {name: values[0] for name, values in found.items()}
 
 
@@ -85,9 +86,9 @@ def value_lists(given: list[str] | None, option: str = "--set") -> dict[str, Any
     for setting in given or ():
         name, equals, values = setting.partition("=")
         if not equals or not values or not name.isidentifier():
-            raise ValueError(f"{option} must be FIELD=VALUE, got {setting!r}")
+            raise UserError(f"{option} must be FIELD=VALUE, got {setting!r}")
         if name in found:
-            raise ValueError(f"{option} {name} must be given once, got it twice")
+            raise UserError(f"{option} {name} must be given once, got it twice")
         found[name] = [_value(value) for value in values.split(",")]
     return found
 

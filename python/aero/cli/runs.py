@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import LAST_SEED, AsJson
+from aero.cli.arguments import LAST_SEED, AsJson, settings
 from aero.cli.errors import note, one_line_errors, say
 from aero.internals.errors import UserError
 from aero.reading import read_json
@@ -149,11 +149,12 @@ def evaluate(
 
         if set_ and fixed_point is None:
             raise UserError("evaluate: --set is for the stack that --fixed-point names")
+        fields = settings(set_)
         found: list[dict[str, Any]] = []
         for run in _trained(runs):
             if fixed_point is not None:
                 compared = evaluate_run_in_fixed_point(
-                    run, fixed_point, set_, max_tokens=max_tokens, stride=stride
+                    run, fixed_point, fields, max_tokens=max_tokens, stride=stride
                 )
                 text, values = f"{run.name}: {compared.to_text()}", compared.to_dict()
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from aero.fixed_point import Approximations
 from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM, FixedPointForCausalLM
 from aero.models.outputs import AeroCausalLMOutput
-from aero.reading import parse_yaml
 from aero.train.data.windows import validation_windows
 from aero.train.runs.perplexity import HeldOutLoss, measure_loss, rank_and_world
 from aero.train.runs.run_folder import RunFolder
@@ -71,7 +70,7 @@ class FixedPointEvaluation:
 def evaluate_run_in_fixed_point(
     path: str | Path,
     stack: str,
-    settings: Sequence[str] | None = None,
+    fields: Mapping[str, Any] | None = None,
     *,
     max_tokens: int | None = None,
     stride: int | None = None,
@@ -84,7 +83,7 @@ def evaluate_run_in_fixed_point(
     Args:
         path: the run folder.
         stack: a stack of `aero.mpc`, such as "spu-2024", or the path of a description.
-        settings: changed fields as ``name=value``, see `Approximations.of_stack`.
+        fields: changed ones of the stack, see `Approximations.of_stack`.
         max_tokens: at most this many validation tokens; None takes all.
         stride: None for disjoint windows, else the distance between overlapping ones.
         show_progress: whether to draw a bar.
@@ -99,7 +98,7 @@ def evaluate_run_in_fixed_point(
             f"fixed point: one process must evaluate, got a process group of {processes}"
         )
     try:
-        approximations = Approximations.of_stack(stack, **_fields_from(settings or ()))
+        approximations = Approximations.of_stack(stack, **(fields or {}))
     except ValueError as error:
         raise TrainingError(str(error)) from error
     folder = RunFolder(path)
@@ -135,19 +134,6 @@ def evaluate_run_in_fixed_point(
     )
     folder.write_result("fixed_point.json", found.to_dict())
     return found
-
-
-def _fields_from(settings: Sequence[str]) -> dict[str, Any]:
-    """The fields of ``name=value`` texts; values are read as YAML."""
-    fields = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise TrainingError(f"fixed point: a setting must be FIELD=VALUE, got {text!r}")
-        if name.strip() in fields:
-            raise TrainingError(f"fixed point: {name.strip()} must be given once, got it twice")
-        fields[name.strip()] = parse_yaml(value, f"fixed point: {text}", object)
-    return fields
 
 
 class _Compared(nn.Module):
