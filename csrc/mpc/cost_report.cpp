@@ -58,6 +58,8 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
        "seconds: the arithmetic on shares has rates in spu-epyc alone, 23 % off in the mean and up "
        "to 75 %; other machines count bytes and rounds");
   note(stack.protocol == Protocol::kSecureNn,
+       "seconds: no run was timed under SecureNN; the rates are those of SEMI2K and ABY3");
+  note(stack.protocol == Protocol::kSecureNn,
        "argmax: under SecureNN SPU 0.9.5 compares numbers more than 2^44 apart wrongly, and the "
        "first of a single row of logits wins");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");

@@ -139,6 +139,8 @@ struct Pricing {
     constexpr double kShareBytes = kRingBits / 8.0;
     Cost cost;
     cost.sent_bytes[kServer] = static_cast<double>(shape.elements) * kShareBytes;
+    // SecureNN's helper sends its zeros too (arithmetic.cc, A2V).
+    if (stack.protocol == Protocol::kSecureNn) cost.helper_bytes = cost.sent_bytes[kServer];
     cost.rounds = 1;
     return cost;
   }
