@@ -6,9 +6,9 @@
 //                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
 // Cap, bias, slopes and M, dropout's mask of 0 and 1 / (1 - p), are there where asked for. A sink
 // is one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in, but not
-// max_logits_i = max_j s_ij and largest_key_i, the first key that has it. A row that sees no key
-// gives out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1 and zero gradients,
-// whatever comes back to it: its part in sums over rows is 0 where that is inf or NaN.
+// max_logits_i = max_j s_ij and largest_key_i, the first key that has it. A row that sees neither
+// key nor sink gives out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1 and zero
+// gradients, whatever comes back to it: its part in sums over rows is 0 where that is inf or NaN.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 

@@ -42,7 +42,10 @@ struct WindowedKeys : CausalKeys {
     return show_all(query, key) && last_query + start <= first_key;
   }
   AERO_DEVICE int begin(int query) const { return at_least_zero(query + start); }
-  AERO_DEVICE int end_of_queries(int key) const { return smaller(queries, key - start + 1); }
+  /// Of a key beyond the last one that of the last: S + T is the most that an int holds.
+  AERO_DEVICE int end_of_queries(int key) const {
+    return smaller(queries, smaller(key, keys - 1) - start + 1);
+  }
   AERO_DEVICE bool starts_after(int query, int key) const { return query + start > key; }
 };
 

@@ -92,7 +92,7 @@ VARIED_MUTATIONS = [
     ("window: tiles left out too early", "attention_variants.h", "query + start > key",
      "query + start >= key"),
     ("window: queries end too early", "attention_variants.h",
-     "smaller(queries, key - start + 1)", "smaller(queries, key - start)"),
+     "smaller(key, keys - 1) - start + 1", "smaller(key, keys - 1) - start"),
     ("cap: without its derivative", "attention_variants.h", "1 - bent * bent", "1.0f"),
     ("cap: scores not scaled by it", "attention_variants.h", "p.softcap * kLog2E",
      "p.scale * kLog2E"),

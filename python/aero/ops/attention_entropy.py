@@ -119,10 +119,10 @@ def attention_entropy(
         logsumexp: [B, H, T], dtype of entropy.
         max_logits: [B, H, T], dtype of entropy, where asked for.
         largest_key: [B, H, T], int64, where asked for; -1 in a row of NaN.
-        A row that sees no key has out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1
-        and zero gradients, and adds nothing to others, also where inf or NaN comes back to it.
-        Where NaN comes back to a row that sees keys, the gradients of keys that it does not see may
-        be NaN too.
+        A row that sees neither key nor sink has out 0, entropy 0, logsumexp and max_logits -inf,
+        largest_key -1 and zero gradients, and adds nothing to others, also where inf or NaN comes
+        back to it. Where NaN comes back to one that sees any, the gradients of keys that it does
+        not see may be NaN too.
 
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as

@@ -71,6 +71,23 @@ TEST(CudaAttentionVariants, WindowsOfAnySizeAreNoBoundBeyondTheKeys) {
   }
 }
 
+TEST(CudaAttentionVariants, WindowsOfTheMostPositionsStayWithinTheirNumbers) {
+  constexpr int kMost = (1 << 30) - 1;  // of launch.h, which needs a toolkit
+  AttentionEntropyParams p;
+  p.queries = p.keys = kMost;
+  p.window_right = int64_t{1} << 40;
+  const WindowedKeys all(p, 0, 0);
+  EXPECT_EQ(all.begin(kMost - 1), 0);
+  EXPECT_EQ(all.end(kMost + 127), kMost);
+  EXPECT_EQ(all.end_of_queries(kMost + 127), kMost);
+  p.window_left = 3, p.window_right = 0;
+  const WindowedKeys four(p, 0, 0);
+  EXPECT_EQ(four.begin(kMost - 1), kMost - 4);
+  EXPECT_EQ(four.end(kMost - 2), kMost - 1);
+  EXPECT_EQ(four.end_of_queries(9), 13);
+  EXPECT_EQ(four.end_of_queries(kMost + 127), kMost);
+}
+
 /// Products of both directions.
 int64_t products(int64_t positions, const AttentionVariant& variant) {
   AttentionCase c = one_head({DataType::kBFloat16}, positions, positions, 64);
