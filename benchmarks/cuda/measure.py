@@ -41,6 +41,7 @@ SCHEME_LENGTHS = (512, 1024, 128, 2048, 4096)
 NEEDED = {
     "attention": 4,
     "schemes": 4,
+    "variants": 4,
     "flex": 60,
     "listing": 6,
     "step": 8,
@@ -133,6 +134,9 @@ def attention_jobs(
     for length in WIDE_LENGTHS:
         yield from (job("attention", length, PLAIN, back, half, 128) for back in (False, True))
     yield from (job("schemes", n, contenders.SCHEMES, True, half) for n in SCHEME_LENGTHS)
+    variants = ("ours", *contenders.VARIANTS)
+    for length in (4096, 1024):
+        yield from (job("variants", length, variants, back, half) for back in (False, True))
     yield from (job("flex", 512, ("flex",), back, half) for back in (False, True))
     for length in LENGTHS[1:]:
         yield from (job("listing", length, ("listing",), back, half) for back in (False, True))

@@ -18,6 +18,7 @@ NAMES = ("ours", "flash", "cudnn", "flex", "listing")
 DIRECTIONS = {"forward": "forward", "both": "forward + backward"}
 #: As a type's name: heads of 128.
 WIDE = "bfloat16 D128"
+VARIANTS = ("window", "soft cap")
 NOT_MEASURED = "-"
 
 
@@ -104,6 +105,21 @@ def schemes(results: Results) -> str:
             heads, split = map(nanoseconds, known)
             rows.append([str(length), number(heads), number(split), f"{split / heads:.2f}"])
     return markdown_table(["T", "heads", "split", "split / heads"], rows) if rows else NOT_MEASURED
+
+
+def variants(results: Results) -> str:
+    """Nanoseconds per head of plain attention, and what a window and a soft cap take of them."""
+    rows = []
+    for length in LENGTHS:
+        for direction in ("forward", "both"):
+            of = results.get(f"variants/bfloat16/T{length}/{direction}", {}).get("found", {})
+            if any("ms" not in of.get(name, {}) for name in ("ours", *VARIANTS)):
+                continue
+            plain = nanoseconds(of["ours"])
+            shares = (nanoseconds(of[name]) / plain for name in VARIANTS)
+            rows.append([direction, str(length), number(plain), *(f"{s:.2f}" for s in shares)])
+    header = ["", "T", "plain", *(f"{name} / plain" for name in VARIANTS)]
+    return markdown_table(header, rows) if rows else NOT_MEASURED
 
 
 def steps(results: Results) -> str:
@@ -217,6 +233,7 @@ def report(results: Results, head: str) -> str:
             "ns per head, forward + backward, bfloat16, by way of the backward direction",
             schemes(results),
         ),
+        ("ns per head, with a window of 256 keys and a soft cap of 50", variants(results)),
         ("Cost of entropy and temperature", shares(results)),
         ("Training step, GPT-2 small, B 32, T 512, bfloat16 autocast", steps(results)),
         *(

@@ -43,7 +43,7 @@ command_of() {
     awkward) command=("${tests[@]}" --results "$out/awkward.json" --only awkward) ;;
     accuracy) command=("${tests[@]}" --results "$out/accuracy.json" --only "test_accuracy and not awkward") ;;
     attention) command=("${benchmark[@]}" --only 'ceilings|attention/bfloat16( D128)?/T(512|1024|2048|4096)/') ;;
-    schemes) command=("${benchmark[@]}" --only schemes) ;;
+    schemes) command=("${benchmark[@]}" --only 'schemes|variants') ;;
     memcheck) command=("${tests[@]}" --results "$out/memcheck.json" --memcheck) ;;
     training) command=("${benchmark[@]}" --only step) ;;
   esac

@@ -30,7 +30,7 @@ case "$*" in
   *"--only awkward") step=awkward ;;
   *"--only test_accuracy and not awkward") step=accuracy ;;
   *"--only ceilings|attention/"*) step=attention ;;
-  *"--only schemes") step=schemes ;;
+  *"--only schemes|variants") step=schemes ;;
   *"--only step") step=training ;;
 esac
 echo $step >>"$PLANS/begun"
@@ -250,7 +250,7 @@ def test_the_programs_themselves_take_what_the_script_says(tmp_path: Path) -> No
     assert not tests["awkward"] & tests["accuracy"]
     assert all("test_accuracy.py" in key for key in tests["accuracy"] | tests["awkward"])
     kinds = {name.partition("/")[0] for name in results["benchmark"]}
-    assert kinds == {"ceilings", "attention", "schemes", "step"}
+    assert kinds == {"ceilings", "attention", "schemes", "variants", "step"}
 
 
 def test_a_program_takes_the_identity_that_it_is_told(tmp_path: Path) -> None:

@@ -82,10 +82,10 @@ def test_the_benchmark_measures_everything_and_goes_on_where_it_ended(tmp_path: 
     assert "running" not in first
     assert {result["outcome"] for result in first["results"].values()} == {"passed"}
     kinds = {name.partition("/")[0] for name in first["results"]}
-    assert kinds == {"ceilings", "attention", "schemes", "listing", "flex", "step"}
+    assert kinds == {"ceilings", "attention", "schemes", "variants", "listing", "flex", "step"}
     for name, result in first["results"].items():
         found = result["found"]
-        if name.startswith(("attention", "schemes", "listing")):
+        if name.startswith(("attention", "schemes", "variants", "listing")):
             assert all(min(x["ms"]) > 0 for x in found.values()), name
     narrow, wide = (first["results"][f"attention/{x}/T512/both"]["found"]["ours"] for x in OF)
     assert wide["flops"] == 2 * narrow["flops"]
@@ -98,6 +98,7 @@ def test_the_benchmark_measures_everything_and_goes_on_where_it_ended(tmp_path: 
     for text in (
         "forward + backward",
         "split / heads",
+        "soft cap / plain",
         "share of the time without | - |",
         "| 4096 |",
         str(results),
