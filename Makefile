@@ -47,7 +47,7 @@ DEMO_SEEDS       = $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo reproduce private private-test private-bench test ctest every-float wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-private fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo reproduce private private-test private-bench test ctest every-float wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-private fuzz-sanitized fuzz-kernels build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -163,6 +163,14 @@ fuzz-sanitized: build/fuzz/sanitized/.built ## attack the operators under two sa
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	$(BIN)/python -S tests/fuzz/run.py --attack sanitized_operators --minutes $(MINUTES)
+
+# libFuzzer is clang's. The corpus that it starts from and renews is that of the C++ tests.
+fuzz-kernels: $(VENV)/.tools ## let libFuzzer look for cases of attention that reach new code, for MINUTES=30; apt installs clang, as root
+	$(NEEDS_GTEST)
+	command -v clang++-14 >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends clang-14 libclang-rt-14-dev)
+	$(CMAKE_TESTS) -B build/fuzz/kernels -DAERO_SANITIZE=fuzzer -DAERO_CUDA=OFF -DAERO_WERROR=OFF -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
+	cmake --build build/fuzz/kernels --target attention_fuzzer
+	$(BIN)/python tests/fuzz/kernels/fuzz.py build/fuzz/kernels --minutes $(MINUTES)
 
 build: $(VENV)/.built ## build and install into .venv (editable)
 

@@ -6,6 +6,9 @@
 
 #include "kernels/cpu/kernel_table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -53,10 +56,20 @@ const Kernels& table_over() {
 
 #if defined(__x86_64__)
 
+// Bits of cpuid, for what clang's __builtin_cpu_supports does not know.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & 1u << 29u) != 0;
+}
+bool has_tile_registers() {
+  constexpr unsigned kBf16 = 1u << 22u, kTile = 1u << 24u;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBf16) != 0 && (d & kTile) != 0;
+}
+
 // __builtin_cpu_supports also asks the operating system whether it saves the registers.
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 bool has_avx512() {
@@ -79,10 +92,7 @@ bool may_use_tile_registers() {
 #endif
 }
 
-bool has_amx() {
-  return has_avx512bf16() && __builtin_cpu_supports("amx-tile") &&
-         __builtin_cpu_supports("amx-bf16") && may_use_tile_registers();
-}
+bool has_amx() { return has_avx512bf16() && has_tile_registers() && may_use_tile_registers(); }
 
 constexpr auto table_with_bfloat16 = table_over<table<kAvx512>, kAvx512Bf16>;
 

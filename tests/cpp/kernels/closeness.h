@@ -11,11 +11,14 @@
 
 namespace aero::kernels::testing {
 
-/// By the norm of their difference.
+/// By the norm of their difference, over that of `expected`, or of `parts` where those cancel.
 inline void expect_close(const std::string& what, const std::vector<double>& actual,
-                         const std::vector<double>& expected, double tolerance) {
+                         const std::vector<double>& expected, double tolerance,
+                         const std::vector<double>& parts = {}) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
-  EXPECT_LE(relative_error(actual, expected), tolerance) << what;
+  double error = relative_error(actual, expected);
+  if (!parts.empty() && error > 0) error *= norm_of(expected) / norm_of(parts);
+  EXPECT_LE(error, tolerance) << what;
 }
 
 /// One by one, infinities exactly: what rows without a key have would swallow any norm.

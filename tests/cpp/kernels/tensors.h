@@ -180,14 +180,18 @@ class Decoded {
   std::vector<double> values_;
 };
 
+/// The Euclidean norm, not below 1e-15, so that it divides.
+inline double norm_of(const std::vector<double>& a) {
+  double squares = 0;
+  for (const double x : a) squares += x * x;
+  return std::sqrt(std::max(squares, 1e-30));
+}
+
 /// |a - b| / |b| in the Euclidean norm; 0 where both are empty or equal, NaN where a has NaN.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return difference == 0 ? 0 : std::sqrt(difference / std::max(norm, 1e-30));
+  double difference = 0;
+  for (size_t i = 0; i < b.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]);
+  return difference == 0 ? 0 : std::sqrt(difference) / norm_of(b);
 }
 
 inline const char* name_of(DataType type) {
