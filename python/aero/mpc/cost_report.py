@@ -322,7 +322,8 @@ def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:
     """What ReLU saves of the bytes between a network with GELU and one without activation."""
     if first.spec is None or first.spec.ffn != "gelu" or second.spec is None:
         return []
-    if "act" in second.by_kind or first.stack_text != second.stack_text:
+    alike = first.stack_text == second.stack_text and dict(first.sizes) == dict(second.sizes)
+    if "act" in second.by_kind or not alike:
         return []
     between = first.comm_bytes - second.comm_bytes
     return relu_alone(first.spec, first.description, first.stack_fields, first.comm_bytes, between)

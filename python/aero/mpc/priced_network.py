@@ -148,9 +148,7 @@ def relu_alone(
     if min(saved, between) <= 0:
         return []
     parts = f"{in_units(saved)} of the {in_units(between)} GB between them"
-    return [
-        f"ReLU instead of GELU alone saves {parts}; the rest takes a network without activation"
-    ]
+    return [f"ReLU instead of GELU alone saves {parts}"]
 
 
 def sweep_notes(

@@ -156,11 +156,12 @@ def test_what_relu_alone_saves_is_not_called_the_saving_of_no_activation() -> No
     fields = {"stack": "spu-aby3", "batch_heads": True, **TINY}
     one, two, three = (mpc.simulate(label, **fields) for label in ("SM+LN+G", "SM+LN+R", "SM"))
     assert f"saves {(one.comm_bytes - two.comm_bytes) / 1e9:,.3f} of" in to_text(one.compare(three))
-    # Not where one has ReLU, neither has GELU, the stacks differ, or ReLU saves nothing.
+    # Not where one has ReLU, neither has GELU, the stacks or sizes differ, or ReLU saves nothing.
+    shorter = mpc.simulate("SM", **{**TINY, "num_layers": 1})
     elsewhere = mpc.simulate("SM", stack="openbumblebee", **TINY)
     quoted = [mpc.simulate(label, stack="sigma", **TINY) for label in ("SM+LN+G", "SM")]
     for one, two in ((baseline, relu), (relu, plain), (plain, fused), (baseline, elsewhere),
-                     quoted):  # fmt: skip
+                     (baseline, shorter), quoted):  # fmt: skip
         assert "ReLU instead" not in to_text(one.compare(two))
 
 

@@ -160,7 +160,7 @@ def by_place(tokens: Sequence[Any], settings: PrivateSettings) -> tuple[Token, .
     Raises:
         ValueError: the prompts cannot go side by side.
     """
-    if not isinstance(tokens[0], Sequence):
+    if not (tokens and isinstance(tokens[0], Sequence)):
         return tuple(int(token) for token in tokens)
     check_batch(tokens, settings)
     return tuple(tuple(int(token) for token in place) for place in zip(*tokens, strict=True))

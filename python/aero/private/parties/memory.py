@@ -94,9 +94,11 @@ def check_memory(
     takes = run_bytes(description, settings, rows, parties=parties, sequences=sequences)
     may = most_memory(most)
     if takes > may:
+        several = f" of each of {sequences} prompts" * (sequences > 1)
+        fewer = "fewer prompts, " * (sequences > 1)
         raise ValueError(
-            f"private: a pass over {rows} tokens takes up to {takes / 1e9:.1f} GB of memory here, "
-            f"and may take {may / 1e9:.1f}; give a shorter prompt, a smaller "
+            f"private: a pass over {rows} tokens{several} takes up to {takes / 1e9:.1f} GB of "
+            f"memory here, and may take {may / 1e9:.1f}; give {fewer}a shorter prompt, a smaller "
             "largest_product, which sends more, or another protocol"
         )
 
