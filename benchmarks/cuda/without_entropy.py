@@ -31,7 +31,7 @@ REPLACED = {
         "factor * (sum.score_sum + delta * sum.sum)": "0.0f",
         "sum.score_sum = __builtin_fmaf(weight, x, sum.score_sum);": "",
     },
-    "cuda/attention_backward_tiles.h": {
+    "cuda/attention_backward_rows.h": {
         "(__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center)": (
             "(dweight - gradient.center)"
         )
@@ -43,7 +43,9 @@ REPLACED = {
         "if (p.dtemperature) add_row_sums(p, lane, pair, stage, before);": "",
     },
     "cuda/attention_entropy_backward.h": {
-        "dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);": ""
+        # Of the plain kernels: those of windows and caps are indented further.
+        "\n        dtemperature[r][half] = "
+        "__builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);": ""
     },
 }
 

@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer
 
 from aero.internals.errors import TrainingError
-from aero.train import arguments
+from aero.train import starting
 from aero.train import trainer as trainer_module
 from aero.train.training import train_runs
 
@@ -33,7 +33,7 @@ def scaled(monkeypatch):
         monkeypatch.setattr(
             trainer_module.AeroTrainer, "create_accelerator_and_postprocess", build, raising=False
         )
-        monkeypatch.setattr(arguments, "_require_gpu_for_float16", lambda recipe: None)
+        monkeypatch.setattr(starting, "_require_gpu_for_float16", lambda recipe: None)
 
     return scale
 

@@ -10,7 +10,7 @@ import pytest
 
 from aero.architecture import ArchitectureSpec
 from aero.mpc.simulation import described_spec
-from aero.private.prediction import predicted_costs
+from aero.private.prediction import predicted_costs, remainder
 from aero.private.settings import PrivateSettings
 
 ROOT = Path(__file__).parents[4] / "benchmarks" / "results"
@@ -34,7 +34,8 @@ def test_a_whole_network_sends_what_is_predicted(row: dict[str, Any]) -> None:
         ]  # fmt: skip
         for piece, sent in passed["bytes"].items():
             if settings.protocol == "cheetah":  # which makes transfers and triples in advance
-                assert sent == pytest.approx(costs[piece].comm_bytes, rel=0.03)
+                left = remainder(costs[piece], 1, sent)
+                assert abs(left) < 2e-3 * costs[piece].comm_bytes, (number, piece)
             else:
                 assert abs(sent - costs[piece].comm_bytes) <= 128, (number, piece)
         whole = sum(costs[piece].comm_bytes for piece in passed["bytes"])
