@@ -33,6 +33,17 @@ double bytes_of_bits(std::int64_t bits) {
 // each, side by side (ab_api.cc, carry_a2b).
 constexpr std::array<std::int64_t, 6> kCarryWidths{32, 16, 8, 4, 2, 1};
 
+// Of two parties, by seeds that both have.
+Cost sharing_by_seeds(std::int64_t, std::size_t) { return {}; }
+
+// As under Cheetah: a test of each index, and a product with the whole table.
+template <Cost (*kEquality)(std::int64_t), Cost (*kBitsToArithmetic)(std::int64_t, std::int64_t),
+          Cost (*kMatmul)(const MatmulShape&, RightFactor)>
+Cost row_by_tests(std::int64_t, std::int64_t rows, std::int64_t width) {
+  return kEquality(rows) + kBitsToArithmetic(rows, 1) +
+         kMatmul({1, rows, width}, RightFactor::kShared);
+}
+
 namespace semi2k {
 
 // Both parties send `bytes` to each other at once; `dealt` come from the dealer, to one of them
@@ -90,24 +101,24 @@ Cost matmul(const MatmulShape& shape, RightFactor right) {
   return cost;
 }
 
-// By seeds that both have.
-Cost sharing(std::int64_t, std::size_t) { return {}; }
-
-// As under Cheetah: a test of each index, and a product with the whole table.
-Cost table_row(std::int64_t, std::int64_t rows, std::int64_t width) {
-  return equality(rows) + bits_to_arithmetic(rows, 1) +
-         matmul({1, rows, width}, RightFactor::kShared);
-}
-
 // SPU does not know that the result of an equality is one bit and converts all 64.
 Cost argmax_picks(std::int64_t nodes) {
   return sequential(bits_to_arithmetic(nodes, 64), 2) + sequential(product(nodes), 2) +
          sequential(bitwise_and(nodes, 1), 3);
 }
 
-constexpr ShareProtocol kProtocol{truncation,         product, square,      comparison,
-                                  equality,           product, bitwise_and, arithmetic_to_bits,
-                                  bits_to_arithmetic, matmul,  sharing,     table_row,
+constexpr ShareProtocol kProtocol{truncation,
+                                  product,
+                                  square,
+                                  comparison,
+                                  equality,
+                                  product,
+                                  bitwise_and,
+                                  arithmetic_to_bits,
+                                  bits_to_arithmetic,
+                                  matmul,
+                                  sharing_by_seeds,
+                                  row_by_tests<equality, bits_to_arithmetic, matmul>,
                                   argmax_picks};
 
 }  // namespace semi2k
@@ -268,22 +279,24 @@ Cost matmul(const MatmulShape& shape, RightFactor) {
   return cost;
 }
 
-// By seeds that both have.
-Cost sharing(std::int64_t, std::size_t) { return {}; }
-
-Cost table_row(std::int64_t, std::int64_t rows, std::int64_t width) {
-  return equality(rows) + bits_to_arithmetic(rows, 1) +
-         matmul({1, rows, width}, RightFactor::kShared);
-}
-
 Cost argmax_picks(std::int64_t nodes) {
   return sequential(multiplexer(nodes), 2) + sequential(bitwise_and(nodes, 64), 3);
 }
 
-constexpr ShareProtocol kProtocol{truncation,         product,     product,     comparison,
-                                  equality,           multiplexer, bitwise_and, arithmetic_to_bits,
-                                  bits_to_arithmetic, matmul,      sharing,     table_row,
-                                  argmax_picks,       kResultBits};
+constexpr ShareProtocol kProtocol{truncation,
+                                  product,
+                                  product,
+                                  comparison,
+                                  equality,
+                                  multiplexer,
+                                  bitwise_and,
+                                  arithmetic_to_bits,
+                                  bits_to_arithmetic,
+                                  matmul,
+                                  sharing_by_seeds,
+                                  row_by_tests<equality, bits_to_arithmetic, matmul>,
+                                  argmax_picks,
+                                  kResultBits};
 
 }  // namespace securenn
 }  // namespace
