@@ -10,7 +10,13 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import SIZES, PricedNetwork, different_trust, relu_alone
+from aero.mpc.priced_network import (
+    SIZES,
+    PricedNetwork,
+    different_trust,
+    of_either,
+    relu_alone,
+)
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 from aero.tables import in_units
 
@@ -279,7 +285,7 @@ class CostComparison:
         """What the prices leave out or take for granted."""
         both = self.first, self.second
         trust = different_trust({report.stack: report.trust for report in both})
-        words = _of_either(*(report.notes for report in both))
+        words = of_either(*(report.notes for report in both))
         return (*trust, *words, *_of_relu_alone(*both), *_of_relu_alone(*reversed(both)))
 
     def unchecked(
@@ -288,9 +294,7 @@ class CostComparison:
         """What no publication or measurement confirms, with the network that it is said of."""
         times = self.times(network, compute) or (None, None)
         pairs = zip((self.first, self.second), times, strict=True)
-        return _of_either(
-            *((*report.unchecked, *(t.unchecked if t else ())) for report, t in pairs)
-        )
+        return of_either(*((*report.unchecked, *(t.unchecked if t else ())) for report, t in pairs))
 
     def __repr__(self) -> str:
         first, second = self.names()
@@ -311,22 +315,15 @@ def trusted(trust: str, *totals: Cost) -> str:
     return f"{trust}; the dealer sends {sent} beforehand, which no other number has in it"
 
 
-def _of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    """Words of two, each once, with the one that they are said of."""
-    words = [f"both: {text}" for text in first if text in second]
-    words += [f"first: {text}" for text in first if text not in second]
-    return (*words, *(f"second: {text}" for text in second if text not in first))
-
-
 def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:
     """What ReLU saves of the bytes between a network with GELU and one without activation."""
     if first.spec is None or first.spec.ffn != "gelu" or second.spec is None:
         return []
-    alike = first.stack_text == second.stack_text and dict(first.sizes) == dict(second.sizes)
-    if "act" in second.by_kind or not alike:
+    places = [(report.stack_text, dict(report.sizes)) for report in (first, second)]
+    if "act" in second.by_kind or places[0] != places[1]:
         return []
-    between = first.comm_bytes - second.comm_bytes
-    return relu_alone(first.spec, first.description, first.stack_fields, first.comm_bytes, between)
+    sent = first.comm_bytes, second.comm_bytes
+    return relu_alone(first.spec, first.description, first.stack_fields, *sent)
 
 
 def _part(report: CostReport, kind: str) -> Cost | None:

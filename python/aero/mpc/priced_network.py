@@ -126,12 +126,19 @@ def is_other_gelu(
     return (spec.family, spec.ffn, fields["gelu"]) == ("pythia", "gelu", "tanh") and is_derived
 
 
+def of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of two, each once, with the one that they are said of."""
+    words = [f"both: {text}" for text in first if text in second]
+    words += [f"first: {text}" for text in first if text not in second]
+    return (*words, *(f"second: {text}" for text in second if text not in first))
+
+
 def relu_alone(
     spec: ArchitectureSpec,
     stack: StackDescription,
     fields: Mapping[str, FieldValue],
     sent: float,
-    between: float,
+    without: float,
 ) -> list[str]:
     """Says what ReLU instead of GELU saves; nothing where it saves nothing.
 
@@ -140,11 +147,11 @@ def relu_alone(
         stack: On which it is priced.
         fields: Of the stack, all of them.
         sent: Its bytes.
-        between: How many fewer a network without activation sends.
+        without: Those of a network without activation.
     """
     network = PricedNetwork.of_spec(spec.replace(ffn="relu"), None)
     total = _core.simulate(network.core, stack.with_fields(list(fields.items())))["total"]
-    saved = sent - total.comm_bytes
+    saved, between = sent - total.comm_bytes, sent - without
     if min(saved, between) <= 0:
         return []
     parts = f"{in_units(saved)} of the {in_units(between)} GB between them"
