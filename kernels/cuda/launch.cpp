@@ -164,7 +164,7 @@ void put_in_queue(const char* op, const Queue& queue,
                    " blocks of work on CUDA, got more");
   if (error.code == cudaSuccess) return;
   const std::string wrong = needed_ptx(error.code) ? misfit(versions(), true) : "";
-  throw std::runtime_error(std::string(op) + ": a CUDA kernel could not be started: " +
+  throw std::runtime_error(std::string(op) + ": a CUDA kernel or copy could not be started: " +
                            cudaGetErrorString(error.code) + (wrong.empty() ? "" : "; ") + wrong);
 }
 

@@ -152,7 +152,7 @@ def test_an_error_belongs_to_the_call_that_made_it(
     fake_runtime: Callable[[int], dict[str, str]],
 ) -> None:
     said = fake_runtime(99000)
-    refused = "operator: a CUDA kernel could not be started: "
+    refused = "operator: a CUDA kernel or copy could not be started: "
     done = "done after 2 launches"
     assert said == {
         "a call with a plan": done,
