@@ -9,6 +9,7 @@
 // max_logits_i = max_j s_ij and largest_key_i, the first key that has it. A row that sees neither
 // key nor sink gives out 0, entropy 0, logsumexp and max_logits -inf, largest_key -1 and zero
 // gradients, whatever comes back to it: its part in sums over rows is 0 where that is inf or NaN.
+// Nor does a row whose sink alone has weight pass anything on to q, k, v and bias.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 

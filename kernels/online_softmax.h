@@ -69,12 +69,17 @@ struct OnlineSoftmax {
     return factor;
   }
 
-  /// A first key of its own score; one of -inf is none.
+  /// A first key of its own score; one of -inf is none. A score that is no number makes the sum
+  /// NaN, even if no other key follows.
   constexpr void begin_with(Value score) {
     const auto is_key = !(score <= maximum);
     maximum = is_key ? score : maximum;
-    sum = is_key ? Value{} + 1 : Value{};
+    sum = is_key ? score - score + 1 : Value{};
     score_sum = Value{};
+  }
+  /// Whether a first key of that score has all the weight.
+  constexpr auto is_only(Value score) const {
+    return (maximum == score) & (sum == 1) & (score_sum == 0);
   }
 
   /// Adds a key with x = score - maximum and weight = 2^x.
@@ -90,7 +95,7 @@ struct RowResult {
   Value entropy;
   Value logsumexp;
   Value saved_maximum;  ///< m, 0 for a row that saw no key
-  Value saved_sum;      ///< l, 0 for a row that saw no key
+  Value saved_sum;      ///< l, 0 for a row that saw no key, or whose sink alone has weight
   Value saved_offset;   ///< w = entropy - ln l, 0 for a row that saw no key
 };
 

@@ -138,8 +138,9 @@ class DecodePass {
     const OnlineSoftmax<Real>& sums = found.sums;
     const int64_t n = (row.batch * p.heads + row.head) * p.queries + row.index;
     if (p.largest_key) store_largest(p, n, found);
-    store_row_result<Real>(p, n, finish_row<Real>(sums, natural_log(sums.sum)),
-                           [](Real* to, Real value) { *to = value; });
+    RowResult<Real> result = finish_row<Real>(sums, natural_log(sums.sum));
+    if (p.sinks && found.largest.key < 0 && sums.is_only(row.log2_sink(p))) result.saved_sum = 0;
+    store_row_result<Real>(p, n, result, [](Real* to, Real value) { *to = value; });
     Element* to = rows_at<Element>(p.out, row.batch, row.head, row.index).data;
     const Real inverse = sums.sum == 0 ? 0 : 1 / sums.sum;
     for (int64_t d = 0; d < p.value_dim; d += kL)

@@ -182,7 +182,9 @@ class DecodeBackwardPass {
           -sum_of_lanes<Real>(load(own.dslope)) / row.temperature;
     Real sum = sum_of_lanes<Real>(load(own.dtemperature));
     if (p_.sinks) {
-      const auto sink = gradients_of(n).of(splat(row.log2_sink(p_)), Vec<Real>{});
+      const auto sink =
+          gradients_of(n).of_sink(splat(row.log2_sink(p_)), splat(value_of(p_.dentropy, n)),
+                                  splat(value_of(p_.dlogsumexp, n)));
       sum += sink.dscore[0] * sink.z[0];
       if (p_.dsinks)
         static_cast<Real*>(p_.dsinks)[first_row_ + n] = sink.dscore[0] / row.temperature;

@@ -117,7 +117,7 @@ class ForwardPass {
     const int64_t first_key = q.first_key(p_), key_end = q.visible_keys(p_);
     alignas(64) Real inverse_sums[kTile] = {};
     if (key_end == 0) {
-      store_statistics(q, state, inverse_sums, dropout.factor);
+      store_statistics(q, state, largest, inverse_sums, dropout.factor);
       if (p_.largest_key) largest.write(p_, q, state);
       outputs.store_zeros();
     }
@@ -144,7 +144,7 @@ class ForwardPass {
       else
         add_weights<false>(q, visible, key, dropout, state);
       const bool is_last = key + kKeyTile >= key_end;
-      if (is_last) store_statistics(q, state, inverse_sums, dropout.factor);
+      if (is_last) store_statistics(q, state, largest, inverse_sums, dropout.factor);
       if (is_last && p_.largest_key) largest.write(p_, q, state);
       outputs.add(visible, weighted_from<Operands>(values_, key), operands(at_.weights),
                   {key == first_key, is_last, factors, inverse_sums}, prefetch);
@@ -206,13 +206,21 @@ class ForwardPass {
   /// Stores what is kept of the rows beside their outputs, and returns what those are multiplied
   /// by: `factor` over their sums.
   void store_statistics(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
-                        Real* inverse_sums, Real factor) const {
+                        const LargestKeys<Real>& largest, Real* inverse_sums, Real factor) const {
+    alignas(64) Real sinks[kTile];
+    if (p_.sinks) load_sinks(p_, q, sinks);
     for (int v = 0; v < q.vectors; ++v) {
       const Vec<Real> sum = state[v].sum;
       store(inverse_sums + v * kL, sum == 0 ? Vec<Real>{} : factor / sum);
-      store_row_result<Real>(
-          p_, q.row(p_, v * kL), finish_row<Real>(state[v], natural_log(sum)),
-          [&](Real* to, Vec<Real> value) { store_part<Real>(to, value, q.count - v * kL); });
+      RowResult<Vec<Real>> result = finish_row<Real>(state[v], natural_log(sum));
+      if (p_.sinks) {
+        auto is_alone = state[v].is_only(load(sinks + v * kL));
+        if (p_.largest_key) is_alone &= largest.is_none(v);
+        result.saved_sum = is_alone ? Vec<Real>{} : sum;
+      }
+      store_row_result<Real>(p_, q.row(p_, v * kL), result, [&](Real* to, Vec<Real> value) {
+        store_part<Real>(to, value, q.count - v * kL);
+      });
     }
   }
 

@@ -22,6 +22,7 @@ class LargestKeys {
     for (int i = 0; i < kTile; ++i) score_[i] = kNoScore<Real>, key_[i] = -1;
   }
   AERO_INLINE Vec<Real> score_of(int v) const { return load(score_ + v * kL); }
+  AERO_INLINE auto is_none(int v) const { return key_of(v) < 0; }
 
   /// Takes in a tile of keys, the first of which is `key`. `maxima`: what came before and them.
   void take(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
@@ -50,7 +51,7 @@ class LargestKeys {
              const OnlineSoftmax<Vec<Real>> (&state)[N]) {
     for (int v = 0; v < q.vectors; ++v) {
       const Vec<Real> sum = state[v].sum;
-      const Int none = key_of(v) < 0;
+      const Int none = is_none(v);
       const Vec<Real> nats = score_of(v) * static_cast<Real>(kLn2);
       const Vec<Real> logits = none ? splat(-static_cast<Real>(__builtin_inf())) : nats;
       store_part<Real>(static_cast<Real*>(p.max_logits) + q.row(p, v * kL),

@@ -24,6 +24,16 @@ struct ScoreGradients {
     const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
     return {weight, z, weight * (dweight - dentropy * z - center)};
   }
+  /// Of the row's sink. Where that alone has weight, logsumexp is its score and entropy is 0; `z`
+  /// is then the score in nats, so that dt takes in logsumexp.
+  AERO_INLINE Result of_sink(Vec<Real> score, Vec<Real> dentropy_of_row,
+                             Vec<Real> dlogsumexp_of_row) const {
+    const Result among = of(score, Vec<Real>{});
+    const Vec<Real> one = splat(Real{1});
+    const auto is_alone = (inverse_sum == 0) & (score > kEmptyMaximum<Real>);
+    return {is_alone ? one : among.weight, is_alone ? score * static_cast<Real>(kLn2) : among.z,
+            is_alone ? dlogsumexp_of_row - dentropy_of_row * 0 : among.dscore};
+  }
 };
 
 /// Saved statistics and incoming gradients of the rows of a query tile; zeros beyond its last row.
@@ -82,9 +92,14 @@ struct RowGradients {
     alignas(64) Real sinks[kQueryTile<Real>];
     load_sinks(p, q, sinks);
     for (int64_t i = 0; i < q.count; i += kL) {
-      const auto sink = ScoreGradients<Real>{load(maximum + i), load(inverse_sum + i),
-                                             load(offset + i), load(dentropy + i), load(center + i)}
-                            .of(load(sinks + i), Vec<Real>{});
+      const ScoreGradients<Real> gradients{load(maximum + i), load(inverse_sum + i),
+                                           load(offset + i), load(dentropy + i), load(center + i)};
+      const auto rows_of = [&](const void* tensor) {
+        const auto* rows = static_cast<const Real*>(tensor) + q.row(p, i);
+        return tensor ? load_part<Real>(rows, q.count - i) : Vec<Real>{};
+      };
+      const auto sink =
+          gradients.of_sink(load(sinks + i), rows_of(p.dentropy), rows_of(p.dlogsumexp));
       store(dtemperature + i, load(dtemperature + i) + sink.dscore * sink.z);
       if (p.dsinks)
         store_part<Real>(static_cast<Real*>(p.dsinks) + q.row(p, i),

@@ -61,13 +61,21 @@ struct ScoreGradient {
   }
 };
 
-/// That of a row's sink, a key of value 0.
+/// That of a row's sink, a key of value 0. Where that alone has weight, logsumexp is its score and
+/// entropy is 0; z is then the score in nats, so that dt takes in logsumexp.
 template <class Lane, class Int>
-AERO_DEVICE ScoreGradient sink_gradient(const Lane& lane, const AttentionEntropyParams& p,
-                                        const Head<Int>& h, float temperature,
-                                        const RowValues& row) {
-  const float x = sink_score(p, h, temperature) - row.weights.maximum;
-  return {lane, x < kHiddenScore ? kHiddenScore : x, 0.0f, row.weights, row.gradient};
+AERO_DEVICE ScoreGradient sink_gradient(const Lane& lane, const AttentionEntropyBackwardParams& p,
+                                        const Head<Int>& h, int query, const RowValues& row) {
+  const float score = sink_score(p, h, temperature_of(p, h, query));
+  const float x = score - row.weights.maximum;
+  ScoreGradient of(lane, x < kHiddenScore ? kHiddenScore : x, 0.0f, row.weights, row.gradient);
+  if (row.weights.inverse_sum != 0 || score <= kEmptyMaximum<float>) return of;
+  const auto of_row = [&](const void* tensor) {
+    return tensor ? static_cast<const float*>(tensor)[row_index(p, h, query)] : 0.0f;
+  };
+  of.dscore = of_row(p.dlogsumexp) - of_row(p.dentropy) * 0;
+  of.z = static_cast<float>(kLn2) * score;
+  return of;
 }
 
 /// What comes back to the largest score of a row, and the key that has it.
@@ -98,7 +106,7 @@ AERO_DEVICE TensorRows<Byte> if_dout(const AttentionEntropyBackwardParams& p,
   return rows;
 }
 
-/// Rows of dO; without it, zeros. Those of queries that saw no key are taken for zeros: inf and NaN
+/// Rows of dO; without it, zeros. Those of queries without weights are taken for zeros: inf and NaN
 /// would not vanish in products with their weights, which are 0. Where there are none, nothing is
 /// looked up.
 template <class Shape, class Int>
@@ -107,7 +115,8 @@ AERO_DEVICE TensorRows<const char> dout_rows(const AttentionEntropyBackwardParam
   using Element = typename Shape::Element;
   auto rows = if_dout(p, query_rows<Element>(p, p.dout ? p.dout : p.q, head));
   const bool ends = Shape::kVaries ? p.ends() : p.is_causal;
-  if (p.mask || (ends && p.queries > p.keys))  // [B, H, 3, T]
+  const bool has_sinks = Shape::kVaries && p.sinks;
+  if (p.mask || (ends && p.queries > p.keys) || has_sinks)  // [B, H, 3, T]
     rows.sums = static_cast<const float*>(p.statistics) + kSavedStatistics * row_index(p, head, 0) +
                 p.queries;
   return rows;
@@ -155,7 +164,7 @@ struct BackwardRowsPass {
     if constexpr (kVaries)
       if (p.dsinks)
         static_cast<float*>(p.dsinks)[row] =
-            sink_gradient(lane, p, head, temperature, values).dscore / temperature;
+            sink_gradient(lane, p, head, query, values).dscore / temperature;
   }
 
  private:

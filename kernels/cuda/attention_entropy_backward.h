@@ -209,8 +209,8 @@ struct BackwardQueryPass : Shape {
         if constexpr (kVaries) {
           if (own.inverse_sum != 0) sum += mean_score * largest_of(p, h, r, half).of_row();
           if (p.sinks) {
-            const ScoreGradient of = sink_gradient(lane, p, h, temperature_of(p, h, row(r, half)),
-                                                   {weights[r][half], gradients[r][half]});
+            const ScoreGradient of =
+                sink_gradient(lane, p, h, row(r, half), {weights[r][half], gradients[r][half]});
             sum = __builtin_fmaf(of.dscore, of.z, sum);
           }
         }

@@ -293,17 +293,30 @@ struct ForwardPass : Shape {
                   finish_row<float>(OnlineSoftmax<float>{state[r][half].maximum, sum, score_sum},
                                     Lane::log(sum)));
         if constexpr (kVaries)
-          if (p.largest_key) LargestKey::finish(p, row_index(p, h, row(r, half)), sum);
+          finish_variants(p, h, row(r, half), {state[r][half].maximum, sum, score_sum});
       }
     }
 
+    AERO_DEVICE static void finish_variants(const Params& p, const Head<int>& h, int query,
+                                            const OnlineSoftmax<float>& sums) {
+      const int64_t index = row_index(p, h, query);
+      if (p.largest_key) LargestKey::finish(p, index, sums.sum);
+      const bool has_largest = p.largest_key && p.largest_key[index] >= 0;
+      if (p.sinks && p.statistics && !has_largest &&
+          sums.is_only(sink_score(p, h, temperature_of(p, h, query))))
+        saved_of(p, index)[p.queries] = 0;
+    }
+
+    /// [B, H, 3, T]
+    AERO_DEVICE static float* saved_of(const Params& p, int64_t index) {
+      return static_cast<float*>(p.statistics) + index +
+             index / p.queries * (kSavedStatistics - 1) * p.queries;
+    }
     AERO_DEVICE static void store_row(const Params& p, int64_t index, const RowResult<float>& row) {
       static_cast<float*>(p.entropy)[index] = row.entropy;
       static_cast<float*>(p.logsumexp)[index] = row.logsumexp;
       if (!p.statistics) return;
-      // [B, H, 3, T]
-      float* saved = static_cast<float*>(p.statistics) + index +
-                     index / p.queries * (kSavedStatistics - 1) * p.queries;
+      float* saved = saved_of(p, index);
       saved[0] = row.saved_maximum;
       saved[p.queries] = row.saved_sum;
       saved[2 * p.queries] = row.saved_offset;

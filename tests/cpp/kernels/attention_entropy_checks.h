@@ -75,6 +75,16 @@ inline std::vector<AttentionCase> cases_with_empty_rows(const std::vector<DataTy
   return cases;
 }
 
+/// The same with a sink, which those rows see. What comes back reaches it through out alone.
+inline std::vector<AttentionCase> cases_with_sinks_alone(const std::vector<DataType>& types) {
+  std::vector<AttentionCase> cases = cases_with_empty_rows(types, {3, 70});
+  for (size_t n = 0; n < cases.size(); ++n) {
+    cases[n].has_dentropy = cases[n].has_dlogsumexp = false;
+    cases[n].variant = {.has_sinks = true, .has_max_logits = n % 3 == 0};
+  }
+  return cases;
+}
+
 /// What a forward call leaves: out within `tolerance`, over the norm of `sizes`, if given; the
 /// entropies within `fine`.
 inline void expect_results(const AttentionProblem& p, const AttentionReference& reference,
@@ -104,6 +114,13 @@ inline void expect_gradients(const AttentionProblem& p, const AttentionReference
     expect("dbias", p.dbias, &AttentionSums::dbias, tolerance);
   if (variant.has_slopes) expect("dslopes", p.dslopes, &AttentionSums::dslopes, tolerance);
   if (variant.has_sinks) expect("dsinks", p.dsinks, &AttentionSums::dsinks, tolerance);
+}
+
+inline void expect_gradients_of_keys(const AttentionProblem& p, const AttentionReference& reference,
+                                     double tolerance) {
+  expect_close("dq", p.dq.values(), reference.dq, tolerance);
+  expect_close("dk", p.dk.values(), reference.dk, tolerance);
+  expect_close("dv", p.dv.values(), reference.dv, tolerance);
 }
 
 /// With `parts` a result may be in error by a share of all that is added up to them: for cases of

@@ -114,6 +114,7 @@ struct AttentionReference : AttentionSums {
         dp[n] += dout[d] * kept[n] * v[d];
         dp_part[n] += std::abs(dout[d] * kept[n] * v[d]);
       }
+      if (probability[n] == 0) continue;
       expected_dp += probability[n] * dp[n];
       expected_part += probability[n] * dp_part[n];
     }

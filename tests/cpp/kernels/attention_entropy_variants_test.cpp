@@ -51,6 +51,21 @@ TEST_P(AttentionVariants, SinksTakeTheirShareOfEveryRow) {
   expect_all_match({.window_left = 3, .window_right = 0, .has_sinks = true});
 }
 
+// No gradient of such a row reaches a key, and a finite one reaches the sink.
+TEST_P(AttentionVariants, ARowWhoseSinkAloneHasWeightPassesNothingOnToKeys) {
+  for (AttentionCase c : cases_with_sinks_alone(data_types())) {
+    expect_matches_reference(c);
+    c.has_dentropy = c.has_dlogsumexp = true;
+    AttentionProblem p(c);
+    p.run_forward();
+    p.run_backward();
+    SCOPED_TRACE(c.describe());
+    expect_gradients_of_keys(p, AttentionReference(p), product_tolerance(c.type));
+    c.to_empty_rows = 0.7;
+    expect_matches_reference(c);
+  }
+}
+
 TEST_P(AttentionVariants, BiasesAddToScores) {
   expect_all_match({.has_bias = true});
   expect_all_match({.has_fine_bias = true});

@@ -145,6 +145,38 @@ def test_what_comes_back_to_a_row_without_keys_reaches_nobody(
     assert not first[empty].any()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", SIZES)
+def test_what_comes_back_to_a_row_of_its_sink_alone_reaches_no_key(
+    name: str, dtype: torch.dtype, backend: str
+) -> None:
+    """The sink takes what is finite, and what comes back to out reaches not even that."""
+    tensors, options = case("attention_entropy", name, dtype)
+    sinks = torch.linspace(-1, 1, tensors["q"].shape[1], dtype=tensors["temperature"].dtype)
+    leaves = tensors | {"sinks": sinks.requires_grad_()}
+    results = ops.attention_entropy(**leaves, **options, backend=backend)
+    empty = is_empty("attention_entropy", tensors, options)
+    found, wanted = [], []
+    for value in (0, 0.7, math.nan, math.inf):
+        sent: list[Tensor | None] = list(cotangents_of(results, empty, value))
+        found.append(gradients(results, leaves, sent))
+        out_alone = sent[:1] + list(cotangents_of(results, empty, 0))[1:]
+        wanted.append(gradients(results, leaves, out_alone))
+        if math.isfinite(value):
+            exact = oracle.run("attention_entropy", leaves, options, sent)[1]
+            for x in leaves:
+                size = max(1, exact[x].abs().amax()) if exact[x].numel() else 1
+                torch.testing.assert_close(
+                    found[-1][x].double(), exact[x], rtol=0, atol=CLOSE[dtype] * size
+                )
+    for x in leaves:
+        for got in wanted:
+            assert torch.equal(got[x], found[0][x]), x
+        if x in "qkv":
+            for got in found:
+                assert torch.equal(got[x], found[0][x]), x
+
+
 @pytest.mark.parametrize("operator", ["attention_entropy", "temperature_softmax"])
 def test_a_loss_over_the_rows_that_see_keys_has_the_oracles_gradients(
     operator: str, backend: str

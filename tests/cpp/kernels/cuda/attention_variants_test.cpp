@@ -134,6 +134,40 @@ TEST(CudaAttentionVariants, OfQueriesThatSeeNoKeyPassNothingOnWhateverComesBack)
   }
 }
 
+TEST(CudaAttentionVariants, ARowWhoseSinkAloneHasWeightPassesNothingOnToKeys) {
+  for (const Elements& elements : kElements)
+    for (AttentionCase c : cases_with_sinks_alone({elements.type})) {
+      if (c.threads != 1 || (elements.allow_tf32 && c.head_dim == 32)) continue;
+      c.allow_tf32 = elements.allow_tf32;
+      expect_emulation_matches(c);
+      AttentionCase all = c;
+      all.has_dentropy = all.has_dlogsumexp = true;
+      AttentionProblem p(all);
+      if (c.allow_tf32)
+        for (Tensor* input : {&p.q, &p.k, &p.v, &p.dout}) round_to_tf32(*input);
+      run_emulated(p.forward_params());
+      run_emulated(p.backward_params());
+      SCOPED_TRACE(all.describe());
+      expect_gradients_of_keys(p, AttentionReference(p), tolerance_of(all));
+      all.to_empty_rows = 0.7;
+      expect_emulation_matches(all);
+    }
+}
+
+// Also where a row's warp reads no tile of keys.
+TEST(CudaAttentionVariants, ATemperatureOfZeroIsNotANumberWithASinkToo) {
+  for (const int64_t queries : {40, 130}) {
+    AttentionCase c{.type = DataType::kBFloat16, .queries = queries, .keys = 20};
+    c.variant.has_sinks = true;
+    AttentionProblem p(c);
+    for (const int64_t row : {int64_t{0}, queries - 1}) p.temperature.set(0, 0, row, 0, 0);
+    run_emulated(p.forward_params());
+    for (const int64_t row : {int64_t{0}, queries - 1})
+      for (const Tensor* result : {&p.entropy, &p.logsumexp, &p.out})
+        EXPECT_TRUE(std::isnan(result->get(0, 0, row))) << row;
+  }
+}
+
 TEST(CudaAttentionVariants, TakeEverySubsetOfIncomingGradients) {
   for (int used = 0; used < 8; ++used) {
     AttentionCase c{.type = DataType::kFloat32, .queries = 21, .keys = 29};
