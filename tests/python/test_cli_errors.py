@@ -7,7 +7,7 @@ from aero import cli
 
 LONG = "9" * 5000
 TRAIN, SHOW = ["train", "--label", "SM"], ["cost", "show", "SM"]
-SIZES = ("gpt2", "openai-community/gpt2", "EleutherAI/pythia-70m")
+OTHERS = ("someone/gpt2", "meta-llama/Llama-3-8B", "gpt2-huge")
 
 # What one line has to name: the argument, and what is expected of it or what was given.
 MISTAKES = [
@@ -41,9 +41,9 @@ MISTAKES = [
     ([*SHOW, "--set", "mul_shar=true"], ["'mul_share'"]),
     (["cost", "schedule", "SM", "--what-if", "sofmax=2"], ["sofmax"]),
     *(
-        (["cost", *command, name], [f"'SM+LN+G' --model {name.rpartition('/')[2].lower()}"])
+        (["cost", *command, name], [name, "config.json", "hf download"])
         for command in (["show"], ["generate", "--new-tokens", "2"], ["sweep", "--label"])
-        for name in SIZES
+        for name in OTHERS
     ),
     # A setting of another form or kind, given twice, or without what it is for.
     ([*TRAIN, "--set", LONG], ["--set", "section.key=value"]),

@@ -82,10 +82,10 @@ def advise(
             ]
             for one in found.networks:
                 lines.append(total(f"with training ({one.change.name})", one))
-            return "\n".join([*lines, "", *found.commands(label)])
+            return "\n".join([*lines, "", *found.commands(label, model)])
 
         put(
-            text, lambda: found.to_dict() | {"commands": found.commands(label)}, str,
+            text, lambda: found.to_dict() | {"commands": found.commands(label, model)}, str,
             as_json=as_json, as_csv=False,
         )  # fmt: skip
 

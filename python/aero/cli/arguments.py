@@ -41,11 +41,17 @@ COMPUTE = "paper-testbed, spu-epyc or none, with changes: 'paper-testbed,threads
 Label = Annotated[
     str,
     typer.Argument(
-        help="Label, such as 'SM+ScFuFFN', or a folder with config.json of transformers or "
-        "network.json of `aero export`."
+        help="Label, such as 'SM+ScFuFFN', a published preset, such as gpt2-medium, or a folder "
+        "with config.json of transformers or network.json of `aero export`."
     ),
 ]
-Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="Size preset: gpt2, gpt2-18l, gpt2-medium, gpt2-large, gpt2-xl, pythia-70m, -160m, "
+        "-410m, -1b, -1.4b, -2.8b, -6.9b or -12b, mini or tiny."
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(help="T, tokens; default: 128, or all of a shorter model.", min=1, max=1 << 24),

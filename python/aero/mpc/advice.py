@@ -19,7 +19,7 @@ from aero.mpc.changes import (
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.given_networks import is_folder
+from aero.mpc.given_networks import is_folder, preset_named
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
 
@@ -31,6 +31,8 @@ _RUNS = {
 }
 # Of SPU; each trusts other parties.
 PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
+# Families that `aero convert` takes.
+_CONVERTED = ("gpt2", "gpt_neox")
 # Lengths whose ciphertexts are full are powers of two, or multiples of one.
 _PADS = (32, 64, 128, 256, 512, 1024)
 
@@ -79,21 +81,34 @@ class Advice:
         """The fastest of `networks`; None where none is faster."""
         return self.networks[0] if self.networks else None
 
-    def commands(self, source: str) -> list[str]:
-        """The configuration in the words of the commands that take it."""
+    def commands(self, source: str, model: str = "gpt2") -> list[str]:
+        """The configuration in the words of the commands that take it.
+
+        Args:
+            source: What is priced, as typed: a label, a preset's name or a folder.
+            model: The preset of a label.
+        """
         chosen = self.trained or self.as_it_is
         stack = chosen.report.description.base
         lines = []
         label = self.trained.change.label if self.trained else ""
         if label:
-            folder = source if is_folder(source) else "FOLDER"
-            lines.append(f"aero train --label '{label}'")
-            lines.append(f"aero convert {folder} --label '{label}' --output converted")
+            preset = "" if is_folder(source) else preset_named(source) or model
+            lines.append(f"aero train --label '{label}'{self._sizes(preset)}")
+            if preset or self.report.spec is not None or self.report.label in _CONVERTED:
+                folder = "FOLDER" if preset else source
+                lines.append(f"aero convert {folder} --label '{label}' --output converted")
         settings = "".join(f" --set {k}={_word(v)}" for k, v in chosen.change.fields.items())
         run = f"aero cost show NETWORK --stack {stack}"
         if stack in _RUNS:
             run = f"aero private run RUN{_RUNS[stack]}"
         return [*lines, run + settings]
+
+    def _sizes(self, preset: str) -> str:
+        sizes = {"preset": preset}
+        if not preset:
+            sizes = {name: self.report.sizes[name] for name in ("num_layers", "num_heads", "width")}
+        return "".join(f" --set model.{name}={size}" for name, size in sizes.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything ready for JSON."""
@@ -160,17 +175,25 @@ def advise(
     base = simulate(given, stack=stack, **keywords)
     source = base.spec if base.spec is not None else _description(given, stack, keywords)
     length = base.sizes["context_length"]
-    fields = {k: v for k, v in base.changed_fields().items() if k != "gelu"}
+    changed = base.changed_fields()
+    exact = base.spec is not None and changed.get("gelu") == "erf"
+    fields = {k: v for k, v in changed.items() if k != "gelu"}
 
     def price(change: Change) -> Advised | None:
+        given = source if change.network is None else change.network
+        if exact and isinstance(given, ArchitectureSpec):  # a spec alone has GELU's tanh form
+            given = _exact(given)
         try:
-            return _priced(source, change, network, compute, stack, length, fields, memory_bytes)
+            return _priced(given, change, network, compute, stack, length, fields, memory_bytes)
         except ValueError:  # the stack has no such field, or the network no such length
             return None
 
     own = price(Change("as it is"))
     assert own is not None
-    rows = [one for change in _changes(source, stack, length) if (one := price(change))]
+    changes = _changes(source, stack, length)
+    if exact:
+        changes += [one for one in described_changes(_exact(source)) if one.effect != TRAINING]
+    rows = [one for change in changes if (one := price(change))]
     kept = sorted(
         (one for one in rows if one.report.comm_bytes < own.report.comm_bytes
          or one.seconds < own.seconds),
@@ -232,6 +255,10 @@ def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, 
     }
 
 
+def _exact(spec: ArchitectureSpec) -> dict[str, Any]:
+    return {"label": spec.label, **described_spec(spec, exact_gelu=True)}
+
+
 def _changes(source: Any, stack: str, length: int) -> list[Change]:
     if isinstance(source, ArchitectureSpec):
         networks, described = (
@@ -260,7 +287,7 @@ def _changes(source: Any, stack: str, length: int) -> list[Change]:
 
 
 def _priced(
-    source: Any,
+    given: Any,
     change: Change,
     network: NetworkProfile,
     compute: str | ComputeProfile,
@@ -269,7 +296,6 @@ def _priced(
     fields: Mapping[str, FieldValue],
     memory_bytes: float | None,
 ) -> Advised:
-    given = source if change.network is None else change.network
     on = change.stack or stack
     changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
     report = simulate(given, stack=on, context_length=change.keys or length, **changed)

@@ -11,7 +11,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.priced_network import KEPT_AS_SHARES, PricedNetwork
+from aero.mpc.priced_network import PricedNetwork, kept_as_shares
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import network_and_fields
 from aero.tables import in_units
@@ -82,7 +82,8 @@ class GenerationReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the price leaves out or takes for granted."""
-        return (*self.prefill.notes, *([KEPT_AS_SHARES] if self.new_tokens > 1 else []))
+        kept = [kept_as_shares(self.stack)] if self.new_tokens > 1 else []
+        return (*self.prefill.notes, *kept)
 
     @property
     def comm_bytes(self) -> float:

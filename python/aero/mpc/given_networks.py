@@ -19,6 +19,8 @@ from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
 _DEFAULT_CONTEXT = 128
+# Who published the presets of a family; another owner's network of that name may have other sizes.
+_OWNERS = {"gpt2": ("openai", "openai-community"), "pythia": ("eleutherai",)}
 # The file of a described network, and how it begins; `aero.network` writes and checks it whole.
 _DESCRIPTION, _FORMAT, _VERSION = "network.json", "aero-network", 2
 _CONFIGURATION = "config.json"
@@ -38,6 +40,17 @@ def is_folder(given: object) -> bool:
             or any((Path(given) / name).is_file() for name in (_DESCRIPTION, _CONFIGURATION))
         )
     )
+
+
+def preset_named(given: object) -> str | None:
+    """The preset of a name such as "gpt2" or "EleutherAI/pythia-160m-deduped"; None of all else."""
+    if not isinstance(given, str):
+        return None
+    owner, _, name = given.lower().rpartition("/")
+    name = name.removesuffix("-deduped")
+    owners = next((known for family, known in _OWNERS.items() if name.startswith(family)), ())
+    known = name in ArchitectureSpec.preset_names() and owner in ("", *owners)
+    return name if known else None
 
 
 def given_network(

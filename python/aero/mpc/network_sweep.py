@@ -15,10 +15,10 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.other_words import unknown_keyword
-from aero.mpc.priced_network import sweep_notes
+from aero.mpc.given_networks import preset_named
+from aero.mpc.priced_network import PUBLISHED, exact_gelu_fields, sweep_notes
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
-from aero.mpc.simulation import plain_value
+from aero.mpc.sweep_axes import axis_values, require_once, split_axes
 from aero.reading import one_line
 
 Stack = str | Path | StackDescription
@@ -147,7 +147,7 @@ def sweep(
     """Computes the totals of every combination; ten thousand take less than a second.
 
     Args:
-        labels: Networks; a label has the model's sizes and T = 128.
+        labels: Networks; a label has the model's sizes and T = 128, a published name its own sizes.
         runs: Run folders, or folders of them: networks at their own sizes, with the perplexity
             that `aero evaluate` measured; at other sizes without it.
         model: The preset that gives the labels' sizes.
@@ -169,31 +169,41 @@ def sweep(
         [25.3, 58.5, 6.3, 20.6]
     """
     labelled = _of_labels(labels, model)
-    _require_once("labels", [network.spec for network in labelled])
-    _require_once("stacks", stacks)
-    _require_once("networks", networks)
+    require_once("labels", [network.spec for network in labelled])
+    require_once("stacks", stacks)
+    require_once("networks", networks)
     networks_found = [*labelled, *_of_runs(runs)]
     if not networks_found:
         raise ValueError("sweep: labels or runs must name at least one network")
     described = [stack_description(stack) for stack in stacks]
     if not described:
         raise ValueError("sweep: stacks must name at least one stack")
-    values = {name: _values(name, value) for name, value in axes.items()}
-    stack_axes, spec_axes = _split(values, described)
+    values = {name: axis_values(name, value) for name, value in axes.items()}
+    stack_axes, spec_axes = split_axes(values, described)
     links = [network_profile(network) for network in networks]
     variants = [
         (stack, dict(zip(stack_axes, chosen, strict=True)))
         for stack in described
         for chosen in itertools.product(*stack_axes.values())
     ]
-    priced = [stack.with_fields(fields.items()) for stack, fields in variants]
-    results = _core.sweep(
-        [network.spec for network in networks_found],
-        list(spec_axes.items()),
-        priced,
-        [link.values() for link in links],
-        compute_profile(compute).values(),
-    )
+    priced = {
+        exact: [
+            stack.with_fields((exact_gelu_fields(stack, exact) | fields).items())
+            for stack, fields in variants
+        ]
+        for exact in {network.exact_gelu for network in networks_found}
+    }
+    results = [
+        found
+        for exact, group in itertools.groupby(networks_found, lambda network: network.exact_gelu)
+        for found in _core.sweep(
+            [network.spec for network in group],
+            list(spec_axes.items()),
+            priced[exact],
+            [link.values() for link in links],
+            compute_profile(compute).values(),
+        )
+    ]
     sizes = [
         dict(zip(spec_axes, chosen, strict=True))
         for chosen in itertools.product(*spec_axes.values())
@@ -224,19 +234,30 @@ def sweep(
         raise ValueError(
             f"sweep: {len(skipped)} combinations do not exist, first {chosen}: {reason}"
         )
-    notes = sweep_notes(
-        [network.spec for network in networks_found],
-        model,
-        [int(length) for length in values.get("context_length", ())] if labelled else [],
-        [(stack, one.fields) for (stack, _), one in zip(variants, priced, strict=True)],
+    contexts = [int(length) for length in values.get("context_length", ())]
+    notes = (
+        note
+        for network in networks_found
+        for note in sweep_notes(
+            network.spec,
+            network.preset,
+            contexts,
+            [
+                (stack, one.fields)
+                for (stack, _), one in zip(variants, priced[network.exact_gelu], strict=True)
+            ],
+            exact_gelu=network.exact_gelu,
+        )
     )
-    return SweepResult(tuple(rows), tuple(skipped), notes)
+    return SweepResult(tuple(rows), tuple(skipped), tuple(dict.fromkeys(notes)))
 
 
 @dataclass(frozen=True)
 class _Network:
     spec: ArchitectureSpec
     label: str
+    preset: str | None = None
+    exact_gelu: bool = False
     perplexity: float | None = None
     run: str | None = None
 
@@ -252,12 +273,15 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
         labels = [labels]
     found = []
     for label in labels:
-        spec = (
-            label
-            if isinstance(label, ArchitectureSpec)
-            else ArchitectureSpec.from_label(label, model=model, context_length=128)
+        if isinstance(label, ArchitectureSpec):
+            found.append(_Network(label, label.label, model))
+            continue
+        named = preset_named(label)
+        spec = ArchitectureSpec.from_label(
+            label if named is None else PUBLISHED, model=named or model, context_length=128
         )
-        found.append(_Network(spec, spec.label))
+        exact = named is not None and spec.family == "pythia"
+        found.append(_Network(spec, named or spec.label, named or model, exact))
     return found
 
 
@@ -287,42 +311,9 @@ def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"sweep: {file.parent} is no run folder: {one_line(error)}") from error
         folder = file.parent
-        found.append(_Network(spec, spec.label, values.perplexity, folder.name))
+        found.append(_Network(spec, spec.label, perplexity=values.perplexity, run=folder.name))
         compared.append(run_files.Evaluated(str(folder), info.corpus, spec.context_length, values))
     unequal = run_files.unequal_evaluations(compared)
     if unequal is not None:
         raise ValueError(f"sweep: {unequal}")
     return found
-
-
-def _values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldValue]:
-    single = isinstance(value, str | bytes) or not isinstance(value, Iterable)
-    found = [value] if single else list(value)  # type: ignore[arg-type]
-    if not found:
-        raise ValueError(f"sweep: {name} must have at least one value")
-    _require_once(name, found)
-    return [plain_value(name, one) for one in found]
-
-
-def _require_once(name: str, values: Iterable[Any]) -> None:
-    """Twice the same would be two rows of one thing."""
-    seen: list[Any] = []
-    for value in values:
-        if any(value == one and type(value) is type(one) for one in seen):
-            shown = getattr(value, "label", value)
-            raise ValueError(f"sweep: {name} must name each once, got {shown!r} twice")
-        seen.append(value)
-
-
-def _split(
-    values: dict[str, list[FieldValue]], stacks: Sequence[StackDescription]
-) -> tuple[dict[str, list[FieldValue]], dict[str, list[FieldValue]]]:
-    """Axes of the stacks and of the networks; the names are checked."""
-    fields = _core.Stack(stacks[0].base).fields
-    stack_axes = {name: value for name, value in values.items() if name in fields}
-    spec_axes = {name: value for name, value in values.items() if name not in fields}
-    known = ArchitectureSpec.from_label("SM").to_dict()
-    for name in spec_axes:
-        if name not in known:
-            raise unknown_keyword("sweep", name, [*known, *fields])
-    return stack_axes, spec_axes

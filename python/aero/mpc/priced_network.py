@@ -19,17 +19,20 @@ SIZES = {
     "T": "context_length",
     "V": "vocab_size",
 }
-# Of the presets that are models of others; a longer context needs other weights.
-_POSITIONS = {"gpt2": 1024, "gpt2-18l": 1024, "pythia-70m": 2048}
+# The label of the presets that are models of others, and their positions by family: a longer
+# context needs other weights.
+PUBLISHED = "SM+LN+G"
+_POSITIONS = {"gpt2": 1024, "pythia": 2048}
 
 # The default of every price; `unchecked` says the first half as well.
 _PUBLIC_TEMPERATURE = (
     "qkv/proj: the temperature is public, hence free; a run of `aero private` keeps it secret, "
     "which secret_temperature=true prices"
 )
-KEPT_AS_SHARES = (
-    "keys and values of earlier tokens stay with the parties as shares and cost nothing again, "
-    "as in `aero private`"
+# The stacks that `aero private` runs.
+PRIVATE_STACKS = ("spu-0.9.5", "spu-semi2k", "spu-aby3")
+_KEPT_AS_SHARES = (
+    "keys and values of earlier tokens stay with the parties as shares and cost nothing again"
 )
 _OTHER_GELU = (
     "act: the model's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
@@ -81,8 +84,7 @@ class PricedNetwork:
 
     def fields_on(self, stack: StackDescription) -> dict[str, FieldValue]:
         """Fields of a stack that the network decides."""
-        is_open = self.exact_gelu and stack.all_fields()["gelu"] == "tanh"
-        return {"gelu": "erf"} if is_open else {}
+        return exact_gelu_fields(stack, self.exact_gelu)
 
     def said_of(
         self, stack: StackDescription, fields: Mapping[str, FieldValue], keys: int
@@ -100,6 +102,18 @@ class PricedNetwork:
         return tuple(found)
 
 
+def exact_gelu_fields(stack: StackDescription, exact: bool) -> dict[str, FieldValue]:
+    """The field that prices the exact GELU, unless a kernel of the stack computes both forms."""
+    return {"gelu": "erf"} if exact and stack.all_fields()["gelu"] == "tanh" else {}
+
+
+def kept_as_shares(stack: str) -> str:
+    """Says that a price over several tokens has a cache, and whether a private run has it."""
+    if stack in PRIVATE_STACKS:
+        return f"{_KEPT_AS_SHARES}, as in `aero private`"
+    return f"{_KEPT_AS_SHARES}; `aero private` does not run {stack}"
+
+
 def has_public_temperature(spec: ArchitectureSpec, fields: Mapping[str, FieldValue]) -> bool:
     """Returns whether temperatures are priced that a secret would make dearer: one per position."""
     return spec.temperature == "head_position" and not fields["secret_temperature"]
@@ -107,7 +121,7 @@ def has_public_temperature(spec: ArchitectureSpec, fields: Mapping[str, FieldVal
 
 def positions_of(preset: str | None) -> int | None:
     """How many positions the model behind a preset has."""
-    return _POSITIONS.get(preset or "")
+    return _POSITIONS.get((preset or "").partition("-")[0])
 
 
 def beyond(keys: int, positions: int, label: str) -> str:
@@ -159,27 +173,30 @@ def relu_alone(
 
 
 def sweep_notes(
-    specs: list[ArchitectureSpec],
-    preset: str,
+    spec: ArchitectureSpec,
+    preset: str | None,
     contexts: list[int],
     stacks: list[tuple[StackDescription, Mapping[str, FieldValue]]],
-) -> tuple[str, ...]:
-    """What is to be said of a whole sweep, each once."""
+    *,
+    exact_gelu: bool,
+) -> list[str]:
+    """What is to be said of one network in a whole sweep."""
     positions, found = positions_of(preset), []
     if positions is not None and contexts and max(contexts) > positions:
-        found.append(beyond(max(contexts), positions, preset))
+        found.append(beyond(max(contexts), positions, preset or spec.label))
     for stack, fields in stacks:
-        if any(has_public_temperature(spec, fields) for spec in specs):
+        if has_public_temperature(spec, fields):
             found.append(_PUBLIC_TEMPERATURE)
-        if any(is_other_gelu(spec, stack, fields) for spec in specs):
+        if exact_gelu and fields["gelu"] == "erf" and "gelu" not in stack.prices:
+            found.append(_EXACT_GELU)
+        if is_other_gelu(spec, stack, fields):
             found.append(_OTHER_GELU)
         if stack.prices:
             found.append(
                 f"{stack.name} quotes prices of {', '.join(stack.prices)}; all else costs what "
                 f"{stack.base} derives"
             )
-    found += different_trust({stack.name: stack.trust for stack, _ in stacks})
-    return tuple(dict.fromkeys(found))
+    return [*found, *different_trust({stack.name: stack.trust for stack, _ in stacks})]
 
 
 def different_trust(trust: Mapping[str, str]) -> list[str]:

@@ -12,9 +12,9 @@ from aero.families.mixtures import REVEALED
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.given_networks import given_network, is_folder
+from aero.mpc.given_networks import given_network, is_folder, preset_named
 from aero.mpc.other_words import unknown_keyword
-from aero.mpc.priced_network import PricedNetwork
+from aero.mpc.priced_network import PUBLISHED, PricedNetwork
 
 
 def stack_names() -> list[str]:
@@ -77,10 +77,12 @@ def simulate(
     """Computes the cost of one private forward pass over T tokens.
 
     Args:
-        label_or_model: A label such as "SM+ScFuFFN_i6", or a spec. Or a network without label: a
-            configuration or model of transformers, a folder with their `config.json` or with the
-            `network.json` of `aero.export_weights`, a described network (`aero.network`), or the
-            program of any module: `torch.export.export(module, inputs)`, priced line by line.
+        label_or_model: A label such as "SM+ScFuFFN_i6", a spec, or a preset under its published
+            name ("gpt2-medium", "EleutherAI/pythia-160m"): `SM+LN+G` of that size, with Pythia's
+            exact GELU. Or a network without label: a configuration or model of transformers, a
+            folder with their `config.json` or with the `network.json` of `aero.export_weights`, a
+            described network (`aero.network`), or the program of any module:
+            `torch.export.export(module, inputs)`, priced line by line.
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.
@@ -176,9 +178,14 @@ def network_and_fields(
     if revealed is not None and (is_label or isinstance(label_or_model, ArchitectureSpec)):
         raise ValueError(f"simulate: {REVEALED} is for mixtures of experts; a label has none")
     if is_label:
+        preset = preset_named(label_or_model)
+        if preset is not None and model not in ("gpt2", preset):
+            raise ValueError(f"simulate: model must be {preset} for {label_or_model}, got {model}")
         spec_overrides.setdefault("context_length", 128)
-        spec = ArchitectureSpec.from_label(label_or_model, model=model, **spec_overrides)
-        network = PricedNetwork.of_spec(spec, model)
+        label = label_or_model if preset is None else PUBLISHED
+        spec = ArchitectureSpec.from_label(label, model=preset or model, **spec_overrides)
+        exact = preset is not None and spec.family == "pythia"
+        network = PricedNetwork.of_spec(spec, preset or model, exact_gelu=exact)
     elif isinstance(label_or_model, ArchitectureSpec):
         spec = label_or_model.replace(**spec_overrides) if spec_overrides else label_or_model
         network = PricedNetwork.of_spec(spec, None)

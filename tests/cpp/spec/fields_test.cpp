@@ -133,7 +133,7 @@ TEST(Presets, OverridesOfWhatTheLabelStatesAreErrors) {
 
 TEST(Presets, UnknownNamesSuggestTheNearest) {
   try {
-    architecture_from_label("SM", "pythia-7m");
+    architecture_from_label("SM", "pythia-70");
     FAIL();
   } catch (const std::invalid_argument& error) {
     EXPECT_TRUE(std::string(error.what()).ends_with("did you mean \"pythia-70m\"?"))

@@ -78,11 +78,12 @@ def test_it_ends_in_a_configuration_that_costs_what_it_says() -> None:
     assert {"client_one_hot", "last_token_head", "exp_squarings"} <= set(fields)
     again = mpc.simulate(found.trained.change.label, stack="spu-0.9.5", **TINY, **fields)
     assert again.total == found.trained.report.total
-    commands = found.commands("gpt2")
-    assert commands[0] == f"aero train --label '{found.trained.change.label}'"
+    commands = found.commands("SM+LN+G", "tiny")
+    label = found.trained.change.label
+    assert commands[0] == f"aero train --label '{label}' --set model.preset=tiny"
     assert commands[-1].startswith("aero private run RUN --set ")
     assert "exp_squarings=5" in commands[-1]
-    shared = advise("SM+LN+G", LINK, stack="spu-semi2k", **TINY).commands("gpt2")
+    shared = advise("SM+LN+G", LINK, stack="spu-semi2k", **TINY).commands("SM+LN+G")
     assert shared[-1].startswith("aero private run RUN --set protocol=semi2k --set ")
     assert "one_bit_product_error" not in shared[-1]
 
@@ -246,6 +247,21 @@ def test_the_last_lines_are_a_network_that_a_command_takes(given: Any) -> None:
     expected = aero.ArchitectureSpec.from_label(label, model="tiny", context_length=16)
     if given != LLAMA:  # all sizes are the label's and the model's
         assert found.trained.report.spec == expected
+
+
+def test_a_folder_is_converted_where_its_family_can_be(tmp_path: Path) -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 320, "n_embd": 64, "n_layer": 2, "n_head": 4,
+            "n_positions": 64}  # fmt: skip
+    for config, convertible in ((LLAMA, False), (gpt2, True)):
+        folder = tmp_path / config["model_type"]
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        found = advise(str(folder), LINK, context_length=16)
+        sizes = " --set model.num_layers=2 --set model.num_heads=4 --set model.width=64"
+        train, *rest = found.commands(str(folder))
+        assert train == f"aero train --label 'SM+FN+R'{sizes}"
+        converted = [line for line in rest if line.startswith(f"aero convert {folder} --label")]
+        assert len(converted) == convertible
 
 
 def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> None:

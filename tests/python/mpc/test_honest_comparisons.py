@@ -73,6 +73,11 @@ def test_a_priced_cache_says_that_private_runs_keep_it() -> None:
     generated = mpc.simulate_generation("SM", new_tokens=2, **TINY)
     for text in (to_text(generated), to_html(generated), json.dumps(generated.to_dict())):
         assert "aero private" in text and "stay with the parties as shares" in text
+    # Of a stack that no private run has it says so.
+    for stack, runs in (("spu-aby3", True), ("spu-securenn", False), ("spu-2024", False)):
+        text = to_text(mpc.simulate_generation("SM", new_tokens=2, stack=stack, **TINY))
+        assert ("as in `aero private`" in text) is runs
+        assert (f"does not run {stack}" in text) is not runs
     # Of one token nothing is kept.
     assert "aero private" not in to_text(mpc.simulate_generation("SM", new_tokens=1, **TINY))
 

@@ -101,7 +101,8 @@ class ModelSection:
     """The size of the network and how its weights start; null keeps the values of preset and label.
 
     Attributes:
-        preset: the sizes by name: `gpt2`, `gpt2-18l`, `pythia-70m`, `mini` or `tiny`.
+        preset: the sizes by name: `gpt2`, `gpt2-18l`, `gpt2-medium`, `gpt2-large`, `gpt2-xl`,
+            `pythia-70m` to `pythia-12b`, `mini` or `tiny`.
         context_length: T, the tokens of a window.
         num_layers: L, the layers of the network.
         num_heads: H, the heads of a layer.

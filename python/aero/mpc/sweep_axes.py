@@ -1,0 +1,47 @@
+"""What a sweep varies, checked: values of fields, each given once, of stacks and of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import FieldValue
+from aero.mpc.described_stacks import StackDescription
+from aero.mpc.other_words import unknown_keyword
+from aero.mpc.simulation import plain_value
+
+
+def axis_values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldValue]:
+    """One value or several as a list, each once."""
+    single = isinstance(value, str | bytes) or not isinstance(value, Iterable)
+    found = [value] if single else list(value)  # type: ignore[arg-type]
+    if not found:
+        raise ValueError(f"sweep: {name} must have at least one value")
+    require_once(name, found)
+    return [plain_value(name, one) for one in found]
+
+
+def require_once(name: str, values: Iterable[Any]) -> None:
+    """Twice the same would be two rows of one thing."""
+    seen: list[Any] = []
+    for value in values:
+        if any(value == one and type(value) is type(one) for one in seen):
+            shown = getattr(value, "label", value)
+            raise ValueError(f"sweep: {name} must name each once, got {shown!r} twice")
+        seen.append(value)
+
+
+def split_axes(
+    values: dict[str, list[FieldValue]], stacks: Sequence[StackDescription]
+) -> tuple[dict[str, list[FieldValue]], dict[str, list[FieldValue]]]:
+    """Axes of the stacks and of the networks; the names are checked."""
+    fields = _core.Stack(stacks[0].base).fields
+    stack_axes = {name: value for name, value in values.items() if name in fields}
+    spec_axes = {name: value for name, value in values.items() if name not in fields}
+    known = ArchitectureSpec.from_label("SM").to_dict()
+    for name in spec_axes:
+        if name not in known:
+            raise unknown_keyword("sweep", name, [*known, *fields])
+    return stack_axes, spec_axes
