@@ -23,7 +23,8 @@ bool any(const network::Network& network, Condition&& condition) {
 // reciprocal, LayerNorm, DyT, Derf, ReLU, SPU's GELU, embedding, argmax and set-up are measured op
 // by op between two parties (SPU 0.9.5). The paper's tables, of which 25 of 27 byte counts come
 // out, check sums only: what is listed here is in neither.
-std::vector<std::string> unchecked_operations(const network::Network& network, const Stack& stack) {
+std::vector<std::string> unchecked_operations(const network::Network& network, const Stack& stack,
+                                              bool has_argmax) {
   std::vector<std::string> list;
   const auto note = [&](bool applies, const char* text) {
     if (applies) list.emplace_back(text);
@@ -59,7 +60,7 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
        "to 75 %; other machines count bytes and rounds");
   note(stack.protocol == Protocol::kSecureNn,
        "seconds: no run was timed under SecureNN; the rates are those of SEMI2K and ABY3");
-  note(stack.protocol == Protocol::kSecureNn,
+  note(stack.protocol == Protocol::kSecureNn && has_argmax,
        "argmax: under SecureNN SPU 0.9.5 compares numbers more than 2^44 apart wrongly, and the "
        "first of a single row of logits wins");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
@@ -125,7 +126,8 @@ CostReport simulate(const network::Network& network, const Stack& stack, const P
   }
   for (std::size_t kind = 0; kind < kNumKinds; ++kind)
     if (occurs[kind]) report.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
-  report.unchecked = unchecked_operations(network, stack);
+  report.unchecked = unchecked_operations(
+      network, stack, occurs[static_cast<std::size_t>(Kind::kArgmax)]);
   if (stack.prices == Prices{}) return report;
   const std::string rest = unquoted_parts(report.operations, stack.prices);
   if (!rest.empty())

@@ -58,7 +58,9 @@ class Lowering {
  private:
   std::vector<std::int64_t> rows_to_compute(const Segment& segment, bool is_last_layer) const {
     const bool is_head = &segment == &network_.segments.back();
-    const bool few = is_head ? stack_.last_token_head : is_last_layer && stack_.last_layer_one_row;
+    // A last layer of one row leaves no other row to a head.
+    const bool one_row = stack_.last_layer_one_row && (is_head || is_last_layer);
+    const bool few = one_row || (is_head && stack_.last_token_head);
     if (!few) return std::vector<std::int64_t>(segment.operations.size(), kAllRows);
     return rows_read(network_, segment);
   }

@@ -69,7 +69,7 @@ constexpr std::array kFields{
     Field{"last_token_head", &Stack::last_token_head, "",
           "the head computes the last position only"},
     Field{"last_layer_one_row", &Stack::last_layer_one_row, "",
-          "the last layer computes only the positions that outputs read"},
+          "the last layer and the head compute only the positions that outputs read"},
     Field{"causal_skip", &Stack::causal_skip, "", "no work for scores above the diagonal"},
     Field{"absorb_ffn", &Stack::absorb_ffn, "",
           "linear FFNs are multiplied into the neighbouring weights before inference"},

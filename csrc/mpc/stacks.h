@@ -51,7 +51,7 @@ struct Stack {
   // Optimizations by the network's owner.
   bool client_one_hot = false;      // the client makes its one-hot rows itself
   bool last_token_head = false;     // LM head on the last position only
-  bool last_layer_one_row = false;  // last layer for the last position only
+  bool last_layer_one_row = false;  // last layer and LM head for the last position only
   bool causal_skip = false;         // no work for scores above the diagonal
   AbsorbFfn absorb_ffn = AbsorbFfn::kNo;
   RingBits exp_ring_bits = RingBits::k64;  // exp's squarings in Z_2^32 have 12 fraction bits

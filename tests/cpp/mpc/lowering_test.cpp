@@ -186,6 +186,17 @@ TEST(Lowering, LastLayerOfOneRowStillNeedsAllKeys) {
   EXPECT_EQ(scores, (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
 }
 
+TEST(Lowering, LastLayerOfOneRowLeavesOneRowToTheHead) {
+  const OperationGraph graph = build_graph(tiny("SM+LN"), {.last_layer_one_row = true});
+  const OperationGraph both =
+      build_graph(tiny("SM+LN"), {.last_token_head = true, .last_layer_one_row = true});
+  ASSERT_EQ(graph.size(), both.size());
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    EXPECT_EQ(shape_text(graph[i].shape), shape_text(both[i].shape)) << graph[i].name;
+    if (graph[i].kind == Kind::kLmHead) EXPECT_EQ(shape_text(graph[i].shape), "1x32x256");
+  }
+}
+
 // A classifier behind one layer of attention, on the mean of all rows or on one of them.
 TEST(Lowering, LastLayerOfOneRowHasAllRowsWhereTheirMeanIsRead) {
   const auto scores = [](network::PoolKind kind) {

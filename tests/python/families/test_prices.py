@@ -133,6 +133,17 @@ def test_a_last_layer_computes_the_row_of_every_output_that_is_read() -> None:
     assert rows("BertForPreTraining", context_length=1)["FFN, in"] == 1
 
 
+def test_a_last_layer_of_one_row_leaves_one_row_to_the_head() -> None:
+    for network in (configuration("llama"), "SM+LN+G"):
+        one, both = (
+            mpc.simulate(network, last_layer_one_row=True, last_token_head=flag)
+            for flag in (False, True)
+        )
+        assert one.operations == both.operations
+        [logits] = [each for each in one.operations if each.kind == "lm head"]
+        assert logits.shape.startswith("1x")
+
+
 def test_a_second_row_of_the_last_layer_costs_what_its_operations_cost() -> None:
     def layer(name: str, one_row: bool) -> mpc.CostReport:
         config = {**configuration("bert").to_dict(), "architectures": [name]}

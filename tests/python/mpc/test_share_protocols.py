@@ -129,6 +129,10 @@ def test_a_layer_under_securenn_sends_what_was_measured(label: str, measured: in
     assert report.by_layer[0].comm_bytes == pytest.approx(measured, rel=1e-4)
     for words in ("argmax: under SecureNN", "no run was timed under SecureNN"):
         assert any(words in told for told in report.unchecked)
+    without = mpc.simulate(
+        label, model="tiny", num_layers=1, context_length=16, stack="spu-securenn", argmax=False
+    )
+    assert not any("argmax" in told for told in without.unchecked)
     assert "three parties" in report.trust and report.total.dealer_bytes == 0
 
 
