@@ -43,6 +43,11 @@ def predicted(row: dict[str, Any]) -> float:
         costs += [(1, one.cost) for one in report.operations if one.name in wanted]
         if row.get("layers"):
             costs += [(1, cost) for cost in report.by_layer]
+        costs += [
+            (1, one.cost)
+            for one in report.operations
+            if one.kind == row.get("part") and one.layer is not None
+        ]
     side = "comm_bytes" if row["side"] == "both" else "client_bytes"
     sent = sum(times * getattr(cost, side) for times, cost in costs)
     return float(sent / row.get("per", 1) / _UNITS[row["unit"]])
@@ -80,7 +85,11 @@ def page() -> str:
             "",
             _table(data["quoted"]),
             "",
-            data["unread"].strip(),
+            "## Not to be had",
+            "",
+            "Papers whose tables of bytes were looked for. What is read nowhere is not here.",
+            "",
+            _table(data["unread"]),
             "",
         ]
     )
