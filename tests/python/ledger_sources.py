@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,13 +181,30 @@ def penalty_tests() -> list[float]:
     return [len(ends), sum(high < 0 for _, high in ends), sum(low > 0 for low, _ in ends)]
 
 
-def largest_miss(chosen: Callable[[dict[str, Any]], bool]) -> float:
-    """Largest share by which bytes measured between two parties miss their prediction."""
+def misses(chosen: Callable[[dict[str, Any]], bool]) -> list[float]:
+    """Shares by which bytes measured between two parties miss their prediction."""
     rows = [
         {**row, "measured": row["client_bytes"] + row["server_bytes"]}
         for row in data("private_bytes")["rows"]
     ]
-    return max(abs(float(row["ratio"]) - 1) for row in rows if chosen(row))
+    return [abs(float(row["ratio"]) - 1) for row in rows if chosen(row)]
+
+
+def largest_miss(chosen: Callable[[dict[str, Any]], bool]) -> float:
+    """The largest of `misses`."""
+    return max(misses(chosen))
+
+
+def mean_miss() -> float:
+    """The mean of `misses` of operations of 10 MB and more, and of the layers of networks."""
+    return statistics.fmean(
+        misses(
+            lambda row: (
+                row["name"] == "all layers"
+                or (not row["network"] and row["name"] != "set-up" and row["measured"] >= 10e6)
+            )
+        )
+    )
 
 
 def seconds_missed() -> int:
