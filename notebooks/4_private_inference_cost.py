@@ -108,12 +108,12 @@ fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", nco
 plt.show()
 
 # %% [markdown]
-# ## Five stacks, five answers
+# ## Six stacks, six answers
 #
-# Five stacks price the same network at the same sizes. `spu-2024` fits the paper's bytes. `spu-0.9.5` is SPU's later release. `openbumblebee` is a fork with better protocols for exactly these functions. `spu-semi2k` needs a dealer and `spu-aby3` a third party, so fewer bytes there ask for more trust. The saving of a network belongs to the stack as much as to the network.
+# Six stacks price the same network at the same sizes. `spu-2024` fits the paper's bytes. `spu-0.9.5` is SPU's later release. `openbumblebee` is a fork with better protocols for exactly these functions. `spu-semi2k` needs a dealer and `spu-aby3` a third party, so fewer bytes there ask for more trust. `spu-securenn` needs a third party too, and sends most of all. The saving of a network belongs to the stack as much as to the network.
 
 # %%
-stacks = [name for name in aero.mpc.stack_names() if name != "spu-securenn"]
+stacks = aero.mpc.stack_names()
 table = {label: [gigabytes(label, stack=stack) for stack in stacks] for label in NAMES}
 saved = [first / last for first, last in zip(table["SM+LN+G"], table["SM+ScFuFFN"])]
 print(f"{'GB':12}", *(f"{stack:>14}" for stack in stacks))

@@ -136,6 +136,20 @@ def test_a_layer_under_securenn_sends_what_was_measured(label: str, measured: in
     assert "three parties" in report.trust and report.total.dealer_bytes == 0
 
 
+def test_a_layer_of_gpt2s_width_under_securenn_sends_what_each_party_sent() -> None:
+    table = json.loads((RATES.parent / "securenn_202611.json").read_text())
+    layers = table["protocols"]["SECURENN"]
+    for label in ("SM+LN+G", "SM+ScFuFFN"):
+        report = mpc.simulate(
+            label, num_layers=1, vocab_size=256, context_length=table["tokens"],
+            stack="spu-securenn",
+        )  # fmt: skip
+        found = report.by_layer[0]
+        sent = [found.client_bytes, found.server_bytes, found.helper_bytes]
+        assert sorted(sent) == sorted(layers[label]["by_party"])
+        assert found.comm_bytes == layers[label]["bytes"]
+
+
 def test_one_line_under_every_total_says_who_is_trusted_and_what_the_dealer_sends() -> None:
     semi2k = mpc.simulate("SM", model="tiny", stack="spu-semi2k")
     [line] = [one for one in report.to_text(semi2k).splitlines() if one.startswith("trust:")]

@@ -73,9 +73,9 @@ def test_ten_squarings_by_products_of_that_release_explain_the_exponentials() ->
     [row] = [one for one in strangers.rows() if "exponentials" in one["name"]]
     measured = row["measured"] / (12 * 196608)
     truncation = mpc.operation_cost("truncation", 196608, stack="spu-2024").client_bytes / 196608
-    # Of SPU 0.8.0, cheetah_mul.cc: four plaintext primes of 42 bits, degree 4,096. A party sends one
-    # polynomial over primes of 60 and 52 bits, the other is a seed, and answers with two over 60
-    # bits, of the first of which it wipes out 16.
+    # Of SPU 0.8.0, cheetah_mul.cc: four plaintext primes of 42 bits, degree 4,096. A party sends
+    # one polynomial over primes of 60 and 52 bits, the other is a seed, and answers with two over
+    # 60 bits, of the first of which it wipes out 16.
     packed = 4 * (60 + 52 + (60 - 16) + 60) / 8
     words = 4 * (64 + 64 + 64 + 64) / 8
 
