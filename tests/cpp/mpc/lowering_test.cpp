@@ -193,7 +193,9 @@ TEST(Lowering, LastLayerOfOneRowLeavesOneRowToTheHead) {
   ASSERT_EQ(graph.size(), both.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     EXPECT_EQ(shape_text(graph[i].shape), shape_text(both[i].shape)) << graph[i].name;
-    if (graph[i].kind == Kind::kLmHead) EXPECT_EQ(shape_text(graph[i].shape), "1x32x256");
+    if (graph[i].kind == Kind::kLmHead) {
+      EXPECT_EQ(shape_text(graph[i].shape), "1x32x256");
+    }
   }
 }
 
