@@ -16,13 +16,14 @@ from torch.distributed.tensor import DTensor, Partial
 from transformers import Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
+from aero.models.blockwise_loss import head_loss
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel, check_token_ids
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
 from aero.models.loss import IGNORED, next_token_loss, penalty_in_loss, strengths_of
 from aero.models.outputs import CACHE_FIELD, AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
-from aero.nn.linear import Linear, embed_tied, linear
+from aero.nn.linear import Linear, embed_tied, is_plain, linear
 
 
 class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
@@ -94,7 +95,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
+        logits_to_keep: int | Tensor | None = 0,
         num_items_in_batch: int | Tensor | None = None,
         past_key_values: Cache | None = None,
     ) -> AeroCausalLMOutput:
@@ -118,7 +119,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             output_attentions: repeat the entropies as `attentions`.
             output_hidden_states: return every layer's output.
             logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
-                means all.
+                means all. None, with labels, returns no logits and never has them whole in
+                memory; gradients are then computed with the loss.
             num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
                 and processes); then `lm_loss` is the sum over this call divided by it.
             past_key_values: `cache` under its name before transformers 5.24.
@@ -127,11 +129,16 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             ValueError: a sequence or position beyond the context length, neither or both of
                 `input_ids` and `inputs_embeds`, a cache under both names, ids beyond the vocabulary
                 (on a GPU and in a compiled graph torch's error), a cache together with gradient
-                checkpointing, packed sequences that would see each other, weights in float8, or a
-                training step whose labels were taken out of the call, and the penalty with them.
+                checkpointing, packed sequences that would see each other, weights in float8,
+                neither logits nor labels, or a training step whose labels were taken out of the
+                call, and the penalty with them.
         """
         if labels is None and num_items_in_batch is not None:
             self._refuse_losing_the_penalty()
+        if labels is None and logits_to_keep is None:
+            raise ValueError(
+                "AeroForCausalLM: logits_to_keep must be given without labels, got None"
+            )
         if use_cache is None and labels is not None:
             use_cache = False  # a loss needs none, and filling it copies every key and value
         head_weight = None
@@ -157,14 +164,19 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             hidden = hidden[:, logits_to_keep]
         elif logits_to_keep:
             hidden = hidden[:, -logits_to_keep:]
-        logits = self.lm_head(hidden) if head_weight is None else linear(hidden, head_weight)
+        if logits_to_keep is None and head_weight is None and is_plain(self.lm_head, Linear):
+            head_weight = self.lm_head.weight
+        logits = loss = lm_loss = entropy_loss = penalty_nats = None
+        if logits_to_keep is not None or head_weight is None:
+            logits = self.lm_head(hidden) if head_weight is None else linear(hidden, head_weight)
 
-        loss = lm_loss = entropy_loss = penalty_nats = None
         if labels is not None:
             of_nothing = 0.0 if self.training else math.nan
-            loss = lm_loss = next_token_loss(
-                logits, labels, num_items_in_batch, of_nothing=of_nothing
-            )
+            rule: Any = {"num_items_in_batch": num_items_in_batch, "of_nothing": of_nothing}
+            if logits is None:
+                loss = lm_loss = head_loss(hidden, cast(Tensor, head_weight), labels, **rule)
+            else:
+                loss = lm_loss = next_token_loss(logits, labels, **rule)
             if self.is_entropy_regularized:
                 entropy_loss, penalty_nats = penalty_in_loss(
                     outputs.entropies,
@@ -181,7 +193,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             lm_loss=lm_loss,
             entropy_loss=entropy_loss,
             penalty_nats=penalty_nats,
-            logits=logits,
+            logits=None if logits_to_keep is None else logits,
             **{CACHE_FIELD: getattr(outputs, CACHE_FIELD)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -284,15 +296,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             and weight.device.type == "cpu"
             and not torch.compiler.is_compiling()
             and not isinstance(weight, DTensor)
-            and type(embeddings) is nn.Embedding
-            and embeddings.padding_idx is None
-            and type(head) is Linear
-            and cast("Tensor | None", head.bias) is None
-            and not any(
-                hooks
-                for module in (embeddings, head)
-                for hooks in (module._forward_hooks, module._forward_pre_hooks)
-            )
+            and is_plain(embeddings, nn.Embedding)
+            and is_plain(head, Linear)
         )
 
     def _thresholds(self) -> Tensor:

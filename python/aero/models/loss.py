@@ -62,12 +62,16 @@ def next_token_loss(
     Returns:
         The loss in nats, 0-D, float32 (float64 for float64 logits).
     """
-    # Labels move one to the left instead of logits to the right: no copy of [B, T, V].
-    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
+    targets = shifted_targets(labels)
     if num_items_in_batch is None:
         num_items_in_batch = targets.ne(IGNORED).sum()
     total = summed_cross_entropy(logits.flatten(0, 1), targets)
     return per_counted(total, num_items_in_batch, of_nothing=of_nothing)
+
+
+def shifted_targets(labels: Tensor) -> Tensor:
+    """Labels [B, T] moved one to the left, not logits to the right: no copy of [B, T, V]; [B T]."""
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
 
 
 def per_counted(total: Tensor, count: int | Tensor, *, of_nothing: float = 0.0) -> Tensor:
@@ -114,7 +118,7 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(logits, targets)
         wide = torch.promote_types(logits.dtype, torch.float32)
         total = torch.zeros((), dtype=wide)
-        for piece, target in _pieces(logits, targets):
+        for piece, target in pieces(logits, targets):
             log_probabilities = F.log_softmax(piece, dim=-1, dtype=wide)
             total += F.nll_loss(log_probabilities, target, reduction="sum", ignore_index=IGNORED)
         return total
@@ -125,8 +129,8 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
         logits, targets = ctx.saved_tensors
         d_logits = torch.empty_like(logits)
         wide = gradient.dtype
-        for (piece, target), (d_piece, _) in zip(
-            _pieces(logits, targets), _pieces(d_logits, targets), strict=True
+        for (piece, target), (d_piece,) in zip(
+            pieces(logits, targets), pieces(d_logits), strict=True
         ):
             # softmax minus one at the target, zero in rows without one
             counted = target.ne(IGNORED)
@@ -140,9 +144,10 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
         return d_logits, None
 
 
-def _pieces(logits: Tensor, targets: Tensor) -> zip[tuple[Tensor, Tensor]]:
+def pieces(logits: Tensor, *of_rows: Tensor) -> zip[tuple[Tensor, ...]]:
+    """Logits [N, V] and tensors of N rows beside them, by rows that stay in the cache."""
     rows = max(1, _PIECE // logits.shape[-1])
-    return zip(logits.split(rows), targets.split(rows), strict=True)  # type: ignore[no-untyped-call]
+    return zip(*(x.split(rows) for x in (logits, *of_rows)), strict=True)  # type: ignore[no-untyped-call]
 
 
 def strengths_of(bias: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         [..., out].
     """
-    if not _runs_on_onednn(inputs, weight):
+    if torch.is_autocast_enabled("cpu") or not _runs_on_onednn(inputs, weight):
         return F.linear(inputs, weight, bias)
     rows = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
         inputs.reshape(-1, inputs.shape[-1]), weight, bias
@@ -93,10 +93,23 @@ def _runs_on_onednn(inputs: Tensor, weight: Tensor) -> bool:
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.shape[-1] == weight.shape[-1]
         and inputs.numel() * weight.shape[0] >= _MINIMUM_PRODUCTS
-        and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and bool(torch.backends.mkldnn.enabled)
     )
+
+
+def product(a: Tensor, b_transposed: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``a b``, [N, M], of matrices [N, K] and [M, K] of one dtype, as `linear` computes it.
+
+    Args:
+        a: [N, K].
+        b_transposed: [M, K].
+        out: [N, M], written to where it is given.
+    """
+    if not _runs_on_onednn(a, b_transposed):
+        return torch.mm(a, b_transposed.t(), out=out)
+    result = _product(a, b_transposed)
+    return result if out is None else out.copy_(result)
 
 
 def _product(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -131,6 +144,14 @@ class _OneDnnLinear(torch.autograd.Function):
         if needs_bias:
             d_bias = gradient.sum(dim=0)
         return d_rows, d_weight, d_bias
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """True if a call of the module is the forward of `kind` by its weight and nothing else."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    others = (getattr(module, name, None) for name in ("bias", "padding_idx"))
+    is_own = type(module) is kind and not hooks and "forward" not in vars(module)
+    return is_own and all(other is None for other in others)
 
 
 def is_recomputing() -> bool:

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 
 from aero.internals.errors import TrainingError, disk_errors, extra
 from aero.internals.run_files import CheckpointState
+from aero.models.causal_lm import AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
 from aero.models.loss import IGNORED, per_counted
 from aero.train.distillation import Distillation
@@ -169,9 +170,14 @@ class AeroTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Returns the model's loss; in training its parts are handed to `on_losses`."""
+        """Returns the model's loss; in training its parts are handed to `on_losses`.
+
+        A training step has no logits, unless label smoothing, a teacher or `return_outputs` asks
+        for them.
+        """
         counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs, **counted)
+        kept = {} if return_outputs or self._reads_logits(model) else {"logits_to_keep": None}
+        outputs = model(**{**kept, **inputs}, **counted)
         if model.training and self._distillation is not None:
             outputs.loss = self._distillation.loss(outputs, inputs, num_items_in_batch)
         elif self.label_smoother is not None and "labels" in inputs:
@@ -194,6 +200,12 @@ class AeroTrainer(Trainer):
             if self._on_losses is not None:
                 self._on_losses(outputs.loss, outputs.lm_loss, outputs.entropy_loss)
         return (loss, outputs) if return_outputs else loss
+
+    def _reads_logits(self, model: nn.Module) -> bool:
+        """True unless the loss of a training step is the network's own."""
+        is_own = getattr(type(self.model), "forward", None) is AeroForCausalLM.forward
+        others = self._distillation is not None or self.label_smoother is not None
+        return others or not (is_own and model.training)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         self.gradient_norm = super()._get_grad_norm(  # type: ignore[no-untyped-call]

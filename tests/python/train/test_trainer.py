@@ -223,6 +223,37 @@ def test_what_the_base_class_is_asked_is_handed_on(name, given, handed_on, monke
         assert asked[1] == (("m", {}, True, None), {})
 
 
+class AskingForOutputs(AeroTrainer):
+    """A trainer that looks at the outputs, as those of other libraries do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(
+            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
+        )
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("kind", ["plain", "smoothed", "asking", "own forward"])
+def test_a_step_has_logits_only_where_something_reads_them(tmp_path, kind):
+    class OwnForward(AeroForCausalLM):
+        def forward(self, input_ids=None, labels=None, num_items_in_batch=None):
+            return super().forward(input_ids, labels=labels, num_items_in_batch=num_items_in_batch)
+
+    network = OwnForward if kind == "own forward" else AeroForCausalLM
+    model = network(AeroConfig.from_label(EREG, model="tiny"))
+    given = {"label_smoothing_factor": 0.1} if kind == "smoothed" else {}
+    trainer = trainer_for(EREG, tmp_path, model=model, **given)
+    if kind == "asking":
+        trainer.__class__ = AskingForOutputs
+    found = []
+    model.register_forward_hook(lambda _module, _inputs, output: found.append(output.logits))
+    trainer.train()
+    assert [logits is None for logits in found] == [kind == "plain"]
+    found.clear()
+    trainer.evaluate()
+    assert found[0] is not None
+
+
 def test_smoothed_labels_join_the_penalty_and_thresholds_move(tmp_path):
     factor = 0.2
     losses = []
