@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from attention_report import hardware, ratio_text
+from step_shares import KINDS, PROFILED_STEPS, shares
 from timer import (
     KEEP_FREED_MEMORY,
     Quartiles,
@@ -29,6 +30,7 @@ from transformers.utils import logging
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
+from aero.nn.linear import product
 from aero.ops import attention_entropy
 from aero.tables import markdown_table
 
@@ -76,7 +78,9 @@ CASES = {
         Case("gpt2", 2, 512, "bfloat16 autocast", 2),
     )
 }
-CONTENDERS = ("ours", "sdpa", "listing")
+#: Of memory alone: there the logits are much of the step.
+LARGEST = Case("gpt2", 4, 512, "bfloat16 autocast", 2)
+CONTENDERS = ("ours", "with logits", "sdpa", "listing")
 QUICK = tuple(name for name, case in CASES.items() if case.preset == "mini")
 LONGEST = tuple(name for name, case in CASES.items() if case.length == 512)
 PROFILED = ("gpt2 B4 T128 float32", "gpt2 B4 T128 bfloat16 autocast")
@@ -124,7 +128,7 @@ def model_of(case: Case, name: str) -> nn.Module:
     """Our network, or Hugging Face's SM+LN+G with torch's attention or the listing."""
     torch.manual_seed(0)
     spec = case.config.spec
-    if name == "ours":
+    if name in ("ours", "with logits"):
         return AeroForCausalLM(case.config)
     logging.set_verbosity_error()
     config = GPT2Config(
@@ -161,11 +165,12 @@ def step_of(case: Case, name: str) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
     tokens = torch.randint(case.config.spec.vocab_size, (case.batch, case.length))
     listings = [module for module in model.modules() if isinstance(module, Listing)]
+    kept = {"logits_to_keep": None} if name == "ours" else {}
 
     def step() -> None:
         is_bfloat16 = case.precision.startswith("bfloat16")
         with torch.autocast("cpu", torch.bfloat16) if is_bfloat16 else nullcontext():
-            loss = model(tokens, labels=tokens).loss
+            loss = model(tokens, labels=tokens, **kept).loss
         for listing in listings:
             loss = loss + WEIGHT * listing.penalty() / len(listings)
         loss.backward()
@@ -174,6 +179,48 @@ def step_of(case: Case, name: str) -> Callable[[], None]:
         optimizer.zero_grad()
 
     return step
+
+
+def products_of(case: Case) -> Callable[[], None]:
+    """The matrix products of a step of ours alone: output, and both gradients, of each layer."""
+    spec = case.config.spec
+    width, rows = spec.width, case.batch * case.length
+    widths = [3 * width, width, width] * spec.num_layers + [spec.vocab_size]
+    dtype = torch.bfloat16 if case.precision.startswith("bfloat16") else torch.float32
+    operands = [
+        tuple(torch.randn(size).to(dtype) for size in ((rows, width), (out, width), (rows, out)))
+        for out in widths
+    ]
+
+    def multiply() -> None:
+        for inputs, weight, gradient in operands:
+            product(inputs, weight)
+            product(gradient, weight.t())
+            product(gradient.t(), inputs.t())
+
+    return multiply
+
+
+def parameter_bytes(case: Case) -> int:
+    """The bytes that a step of ours must move for each parameter, whatever it computes.
+
+    AdamW reads parameter, gradient and two moments and writes all but the gradient; clipping reads
+    the gradient twice and writes it once; autocast reads each weight and writes it in bfloat16, and
+    its gradient the other way round.
+    """
+    optimizer, clipping, casts = 7 * 4, 3 * 4, 2 * (4 + 2)
+    return optimizer + clipping + (casts if case.precision.startswith("bfloat16") else 0)
+
+
+def parameters_copied(case: Case) -> Callable[[], None]:
+    """Copies as many float32 numbers as the network has parameters: 8 bytes each."""
+    count = sum(parameter.numel() for parameter in AeroForCausalLM(case.config).parameters())
+    source, target = torch.ones(count), torch.ones(count)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    return copy
 
 
 def peak_bytes() -> int:
@@ -211,38 +258,6 @@ def attention_bytes(case: Case, name: str) -> int:
     return spec.num_layers * sum(kept.values())
 
 
-#: Kinds of work and the beginnings of the names that torch's profiler has for them.
-KINDS = {
-    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::"),
-    "casts and copies": ("aten::copy_", "aten::clone", "aten::cat", "aten::contiguous"),
-    "cross-entropy": ("aten::_log_softmax", "aten::_softmax", "aten::nll", "_PiecewiseCrossEnt"),
-    "optimizer and clipping": (
-        "aten::_fused_adamw_",
-        "aten::linalg_",
-        "aten::_foreach",
-        "aten::mul_",
-    ),
-    "attention": ("aero::attention", "GeneratedBackwardFor_aero_attention", "aten::_scaled_dot"),
-    "scaled_ffn": ("aero::scaled_ffn", "GeneratedBackwardFor_aero_scaled"),
-}
-PROFILED_STEPS = 3
-
-
-def shares(case: Case, name: str) -> dict[str, float]:
-    """Share of a step's time by kind of work, operators without those they call; one thread."""
-    torch.set_num_threads(1)
-    step = step_of(case, name)
-    step()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        for _ in range(PROFILED_STEPS):
-            step()
-    times = dict.fromkeys([*KINDS, "everything else"], 0.0)
-    for event in profiler.key_averages():
-        kinds = [kind for kind, names in KINDS.items() if event.key.startswith(names)]
-        times[kinds[0] if kinds else "everything else"] += event.self_cpu_time_total
-    return {kind: spent / sum(times.values()) for kind, spent in times.items()}
-
-
 def measure(section: str, rounds: int) -> dict[str, Any]:
     """Runs in a child: times of all contenders in turn, or the memory or the shares of one."""
     kind, _, rest = section.partition("/")
@@ -250,13 +265,15 @@ def measure(section: str, rounds: int) -> dict[str, Any]:
     if kind == "time":
         case = CASES[rest]
         steps = {name: step_of(case, name) for name in CONTENDERS}
+        steps["products"] = products_of(case)
+        steps["copies"] = parameters_copied(case)
         timings = interleaved(steps, rounds, sample_seconds=0.2)
         return {name: list(timing.samples_ms) for name, timing in timings.items()}
     name, _, rest = rest.partition("/")
-    case = CASES[rest]
+    case = LARGEST if rest == LARGEST.name else CASES[rest]
     if kind == "shares":
-        return shares(case, name)
-    attention = 0 if name == "sdpa" else attention_bytes(case, name)
+        return shares(step_of(case, name))
+    attention = attention_bytes(case, name) if name in ("ours", "listing") else 0
     step = step_of(case, name)
     before = peak_bytes()
     for _ in range(2):
@@ -273,11 +290,17 @@ def time_table(names: tuple[str, ...], quick: bool) -> str:
         )
         times = {key: Timing(tuple(ms)) for key, ms in measured.items()}
         row = [name, str(times["ours"])]
-        for opponent in ("sdpa", "listing"):
+        for opponent in CONTENDERS[1:]:
             ratio: Quartiles = times[opponent].ratio_to(times["ours"])
             row += [str(times[opponent]), ratio_text(ratio)]
-        rows.append(row)
-    header = ["", "ours, ms", "SDPA, ms", "ratio", "listing, ms", "ratio"]
+        over_products = times["ours"].ratio_to(times["products"])
+        rest = times["ours"].median_ms - times["products"].median_ms
+        moved = times["copies"].median_ms * parameter_bytes(CASES[name]) / 8
+        row += [str(times["products"]), ratio_text(over_products)]
+        rows.append([*row, f"{rest:.0f}", f"{moved:.0f}"])
+    header = ["", "ours, ms", "with logits, ms", "ratio", "SDPA, ms", "ratio"]
+    header += ["listing, ms", "ratio", "products alone, ms", "ours over products"]
+    header += ["ours without products, ms", "of it memory of parameters, ms"]
     return markdown_table(header, rows)
 
 
@@ -297,7 +320,7 @@ def memory_table(names: tuple[str, ...]) -> str:
                 f"{attention:.1f}",
             ]
         )
-    header = ["", "ours, peak MB", "SDPA, peak MB", "listing, peak MB"]
+    header = ["", "ours, peak MB", "with logits, peak MB", "SDPA, peak MB", "listing, peak MB"]
     header += ["ours, attention MB", "listing, attention MB", "ratio"]
     return markdown_table(header, rows)
 
@@ -316,17 +339,28 @@ def shares_table(names: tuple[str, ...]) -> str:
 TITLE = "# A training step against Hugging Face's GPT-2"
 METHOD = f"""\
 One step is forward, backward, gradient clipping, fused AdamW and zero_grad, without dropout, on the
-same random tokens. "ours" is {LABEL} (`AeroForCausalLM`). "SDPA" is GPT2LMHeadModel
-(SM+LN+G) of the same layers, heads, width and vocabulary, with scaled_dot_product_attention.
-"listing" is that model with the paper's listing as attention: it forms the scores, has a
-temperature, keeps the entropy and has a penalty per head. Contenders take turns in one process with
-two threads. A time is the median with quartiles, and a ratio is the median of the rounds' own
-ratios (above 1: ours is faster). `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` are 1e9 for
-all while timing. mini is the demo recipe's network; gpt2 has 12 layers of width 768 and GPT-2's
-vocabulary."""
+same random tokens. "ours" is {LABEL} (`AeroForCausalLM`) with `logits_to_keep=None`,
+as `aero train` and `AeroTrainer` call it; "with logits" is the same network that also returns its
+logits. "SDPA" is GPT2LMHeadModel (SM+LN+G) of the same layers, heads, width and vocabulary, with
+scaled_dot_product_attention. "listing" is that model with the paper's listing as attention: it
+forms the scores, has a temperature, keeps the entropy and has a penalty per head. Contenders take
+turns in one process with two threads. A time is the median with quartiles, and a ratio is the
+median of the rounds' own ratios (above 1: ours is faster). `MALLOC_TRIM_THRESHOLD_` and
+`MALLOC_MMAP_THRESHOLD_` are 1e9 for all while timing. mini is the demo recipe's network; gpt2 has
+12 layers of width 768 and GPT-2's vocabulary.
+
+"products alone" are the matrix products of a step of ours, three for each layer and the head, on
+operands that lie ready in the step's dtype, by the same functions of torch. "memory of parameters"
+is what bounds most of the rest: the bytes that AdamW, clipping and autocast move for each
+parameter, 40 in float32 and 52 under autocast, at the rate of a copy of as many parameters. Each
+step pays them once, so larger batches share them out. Attention, cross entropy, sums over rows and
+copies of activations remain."""
 SHARES = f"""\
 Time of {PROFILED_STEPS} steps in operators by torch's profiler, one thread, each operator without
-those it calls: a product inside `scaled_ffn` counts as a product."""
+those it calls, once the memory of the process grows no more. `scaled_ffn` is shown with its
+products, which are most of it: the operator library calls oneDNN where the profiler does not see
+it. Pages up to November 2026 counted its forward pass as everything else, and the growth of memory
+as casts and copies."""
 MEMORY = """\
 "peak" is the largest resident size of a process of its own that does two steps with the default
 allocator: libraries, parameters, optimizer state, activations and logits together. "attention"
@@ -351,7 +385,8 @@ def main() -> None:
         SHARES,
         shares_table(QUICK[:1] if chosen.quick else PROFILED),
     ]
-    parts += ["## Memory", MEMORY, memory_table(QUICK[:1] if chosen.quick else LONGEST)]
+    parts += ["## Memory", MEMORY]
+    parts.append(memory_table(QUICK[:1] if chosen.quick else (*LONGEST, LARGEST.name)))
     publish("\n\n".join(parts), chosen.output)
 
 
