@@ -119,8 +119,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             output_attentions: repeat the entropies as `attentions`.
             output_hidden_states: return every layer's output.
             logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
-                means all. None, with labels, returns no logits and never has them whole in
-                memory; gradients are then computed with the loss.
+                means all. None, with labels, returns no logits; on the CPU never more than 2^22
+                are then in memory, and gradients are computed with the loss.
             num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
                 and processes); then `lm_loss` is the sum over this call divided by it.
             past_key_values: `cache` under its name before transformers 5.24.

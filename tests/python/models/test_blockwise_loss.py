@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.python.refusals import assert_refused
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from aero.models import blockwise_loss
 from aero.models.blockwise_loss import head_loss
 
 from .labels import tiny
@@ -16,6 +17,11 @@ EREG = "EReg(SM(t)+ScFuFFN)"
 STRONG = {"entropy_weight": 0.1, "tolerance_margin": 0.0, "temperature_init": 0.5}
 # Unit roundoff of what products and logits are computed in.
 ROUNDOFF = {torch.float64: 2**-53, torch.float32: 2**-24, torch.bfloat16: 2**-8}
+
+
+@pytest.fixture(autouse=True)
+def _few_logits_go_by_blocks(monkeypatch):
+    monkeypatch.setattr(blockwise_loss, "_FEW_LOGITS", 0)
 
 
 def _gradients(model):
