@@ -45,6 +45,28 @@ def test_help_costs_and_typing_mistakes_come_without_torch(arguments):
     assert result.returncode == 0, result.stderr
 
 
+def test_a_price_loads_few_modules_and_no_other_command():
+    script = """
+        import sys
+        from aero.cli import main
+        sys.argv = ["aero", "cost", "show", "SM+LN+G"]
+        try:
+            main()
+        except SystemExit:
+            print(*sys.modules, file=sys.stderr)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    ours = {name for name in result.stderr.split() if name.startswith("aero.")}
+    commands = {name for name in ours if name.startswith("aero.cli.")}
+    helpers = {"aero.cli.arguments", "aero.cli.errors", "aero.cli.groups"}
+    assert commands == helpers | {"aero.cli.cost"}
+    others = ("aero.private", "aero.train", "aero.families.configurations", "aero.mpc.advice")
+    assert not [name for name in ours if name.startswith(others)]
+    assert len(ours) <= 40  # with typer, which is most of the time, below 0.3 seconds
+
+
 def test_output_that_nobody_reads_ends_in_silence():
     reading, writing = os.pipe()
     os.close(reading)

@@ -11,15 +11,16 @@ from typer.testing import CliRunner
 from aero import cli
 
 
-def commands(app, path=()):
-    for entry in app.registered_commands:
-        yield (*path, entry.name or entry.callback.__name__), entry.callback
-    for group in app.registered_groups:
-        yield from commands(group.typer_instance, (*path, group.name))
+def commands(command, path=()):
+    for name, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            yield from commands(inner, (*path, name))
+        else:
+            yield (*path, name), inspect.unwrap(inner.callback)
 
 
 def numbers():
-    for path, function in commands(cli.app):
+    for path, function in commands(typer.main.get_command(cli.app)):
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             if hints[name] is typer.Context:

@@ -8,90 +8,143 @@ defect and shows its traceback.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from aero.cli.cost import cost
-from aero.cli.diagnosis import doctor
-from aero.cli.errors import OneLineGroup, say
-from aero.cli.networks import convert, export, prune, show
-from aero.cli.private import private
-from aero.cli.private_calibration import calibrate
-from aero.cli.private_chat import chat
-from aero.cli.private_parties import ask, keys, publish, serve
-from aero.cli.runs import analyze, evaluate, info, report, train, verify
+from aero.cli.errors import say
+from aero.cli.groups import Command, group_of
 
+START, MEASURE, CONVERT = "Start", "Train and measure", "Convert"
 app = typer.Typer(
     name="aero",
-    cls=OneLineGroup,
+    cls=group_of(
+        Command(
+            "diagnosis:doctor",
+            "doctor",
+            "Says what works here, what does not, and what to do.",
+            START,
+        ),
+        Command(
+            "runs:info",
+            "info runs/mine/sm-scfuffn-seed0",
+            "Shows a run, or how aero was built.",
+            START,
+        ),
+        Command(
+            "runs:train",
+            "train --label SM+ScFuFFN --dry-run",
+            "Trains one or several networks.",
+            MEASURE,
+        ),
+        Command(
+            "runs:evaluate",
+            "evaluate runs/mine --json",
+            "Measures perplexity and bits per byte.",
+            MEASURE,
+        ),
+        Command(
+            "runs:analyze",
+            "analyze runs/mine --windows 16",
+            "Measures attention entropies.",
+            MEASURE,
+        ),
+        Command("runs:report", "report runs/mine", "Compares trained networks on a page.", MEASURE),
+        Command(
+            "networks:show",
+            "show runs/mine/sm-scfuffn-seed0 --text 'for line in file:'",
+            "Shows where every head looks in a text.",
+            MEASURE,
+        ),
+        Command(
+            "runs:verify", "verify runs/mine", "Compares run folders with their checksums.", MEASURE
+        ),
+        Command(
+            "networks:convert",
+            "convert gpt2 --label SM+FN+R --output converted",
+            "Converts a network to a label.",
+            CONVERT,
+        ),
+        Command(
+            "networks:export",
+            "export converted --output exported",
+            "Writes a network as plain weights.",
+            CONVERT,
+        ),
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-#: Heading of the help -> its commands: function, line in the list, example.
-COMMANDS: dict[str, list[tuple[Callable[..., None], str, str]]] = {
-    "Start": [
-        (doctor, "Says what works here, what does not, and what to do.", "aero doctor"),
-        (info, "Shows a run, or how aero was built.", "aero info runs/mine/sm-scfuffn-seed0"),
-    ],
-    "Train and measure": [
-        (train, "Trains one or several networks.", "aero train --label SM+ScFuFFN --dry-run"),
-        (evaluate, "Measures perplexity and bits per byte.", "aero evaluate runs/mine --json"),
-        (analyze, "Measures attention entropies.", "aero analyze runs/mine --windows 16"),
-        (report, "Compares trained networks on a page.", "aero report runs/mine"),
-        (
-            show,
-            "Shows where every head looks in a text.",
-            "aero show runs/mine/sm-scfuffn-seed0 --text 'for line in file:'",
-        ),
-        (verify, "Compares run folders with their checksums.", "aero verify runs/mine"),
-    ],
-    "Convert": [
-        (
-            convert,
-            "Converts a network to a label.",
-            "aero convert gpt2 --label SM+FN+R --output converted",
-        ),
-        (
-            export,
-            "Writes a network as plain weights.",
-            "aero export converted --output exported",
-        ),
-    ],
-}  # fmt: skip
-for heading, commands in COMMANDS.items():
-    for command, short, example in commands:
-        register = app.command(
-            short_help=short, epilog=f"Example: {example}", rich_help_panel=heading
+prune = typer.Typer(
+    cls=group_of(
+        Command(
+            "networks:score",
+            "prune score runs/mine/sm-scfuffn-seed0",
+            "Measures the worth of each FFN.",
         )
-        register(command)
-app.add_typer(prune, name="prune", rich_help_panel="Convert")
+    ),
+    help="Finds the FFNs that a network can do without.",
+    no_args_is_help=True,
+)
+cost = typer.Typer(
+    cls=group_of(
+        Command("cost:show", "cost show SM+ScFuFFN --network wan-100mbps"),
+        Command("cost:compare", "cost compare SM+LN+G SM+FN+R --context-length 512"),
+        Command("cost:schedule", "cost schedule SM+ScFuFFN --what-if softmax=2"),
+        Command("advice:advise", "cost advise SM+LN+G --rtt-ms 20 --mbps 200"),
+        Command("advice:where", "cost where SM+LN+G --rtt-ms 20 --mbps 200"),
+        Command("planning:optimizations", "cost optimizations SM+LN+G --size 256"),
+        Command("planning:accuracy", "cost accuracy --set exp_squarings=5"),
+        Command("planning:generate", "cost generate SM+FN+R --new-tokens 64"),
+        Command("planning:sweep", "cost sweep --label SM+FN+R --set context_length=128,512"),
+    ),
+    help="Prices one private forward pass.",
+    no_args_is_help=True,
+)
+private = typer.Typer(
+    cls=group_of(
+        Command(
+            "private:run",
+            "private run runs/mine/sm-scfuffn-seed0 --prompt def --tokens 2",
+            "Continues a prompt privately.",
+        ),
+        Command(
+            "private_chat:chat",
+            "private chat exported --prompt 'def read(self' --stop ')' --yes",
+            "Converses with a network privately.",
+        ),
+        Command(
+            "private_parties:keys",
+            "private keys --output server",
+            "Makes the key and the certificate of one party.",
+        ),
+        Command(
+            "private_parties:publish",
+            "private publish exported --output public",
+            "Writes the files for a client.",
+        ),
+        Command(
+            "private_parties:serve",
+            "private serve exported --keys server --listen 0.0.0.0:7700",
+            "Computes a network for clients.",
+        ),
+        Command(
+            "private_parties:ask",
+            "private ask public --keys client --connect host:7700 --prompt a",
+            "Continues a prompt with a server's network.",
+        ),
+        Command(
+            "private_calibration:calibrate",
+            "private calibrate --output machine.json",
+            "Measures the speed of this machine.",
+        ),
+    ),
+    help="Runs trained networks between two or three parties. `make private` sets it up.",
+    no_args_is_help=True,
+)
+app.add_typer(prune, name="prune", rich_help_panel=CONVERT)
 app.add_typer(cost, name="cost", rich_help_panel="Price")
-# Long first sentences would be cut off in the lists of commands.
-for command, short, example in (
-    (
-        chat,
-        "Converses with a network privately.",
-        "chat exported --prompt 'def read(self' --stop ')' --yes",
-    ),
-    (keys, "Makes the key and the certificate of one party.", "keys --output server"),
-    (publish, "Writes the files for a client.", "publish exported --output public"),
-    (
-        serve,
-        "Computes a network for clients.",
-        "serve exported --keys server --listen 0.0.0.0:7700",
-    ),
-    (
-        ask,
-        "Continues a prompt with a server's network.",
-        "ask public --keys client --connect host:7700 --prompt a",
-    ),
-    (calibrate, "Measures the speed of this machine.", "calibrate --output machine.json"),
-):
-    register = private.command(short_help=short, epilog=f"Example: aero private {example}")
-    register(command)
 app.add_typer(private, name="private", rich_help_panel="Run privately")
 
 

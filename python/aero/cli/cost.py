@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli import advice, planning
 from aero.cli.arguments import (
     COMPUTE,
     NETWORKS,
@@ -35,10 +34,7 @@ from aero.cli.errors import note, one_line_errors
 if TYPE_CHECKING:
     from aero.mpc import CostReport
 
-cost = typer.Typer(help="Prices one private forward pass.", no_args_is_help=True)
 
-
-@cost.command(epilog="Example: aero cost show SM+ScFuFFN --network wan-100mbps")
 def show(
     label: Label,
     model: Model = "gpt2",
@@ -67,7 +63,6 @@ def show(
         )
 
 
-@cost.command(epilog="Example: aero cost compare SM+LN+G SM+FN+R --context-length 512")
 def compare(
     first: Label,
     second: Annotated[str, typer.Argument(help="The one to compare with it, alike.")],
@@ -101,7 +96,6 @@ def compare(
         put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
-@cost.command(epilog="Example: aero cost schedule SM+ScFuFFN --what-if softmax=2")
 def schedule(
     label: Label,
     model: Model = "gpt2",
@@ -180,17 +174,6 @@ def schedule(
         )
 
 
-for command, example in (
-    (advice.advise, "advise SM+LN+G --rtt-ms 20 --mbps 200"),
-    (advice.where, "where SM+LN+G --rtt-ms 20 --mbps 200"),
-    (planning.optimizations, "optimizations SM+LN+G --size 256"),
-    (planning.accuracy, "accuracy --set exp_squarings=5"),
-    (planning.generate, "generate SM+FN+R --new-tokens 64"),
-    (planning.sweep, "sweep --label SM+FN+R --set context_length=128,512"),
-):
-    cost.command(epilog=f"Example: aero cost {example}")(command)
-
-
 def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
     seen: set[str] = set()
     for text in given or ():
@@ -206,7 +189,7 @@ def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
 
 def _advise_padding(found: CostReport, price: Callable[[int], CostReport]) -> None:
     """Says, beside the output, at which longer context a pass sends less."""
-    from aero.mpc.advice import cheaper_length
+    from aero.mpc.padding import cheaper_length
 
     padded = cheaper_length(found, price)
     if padded is not None:

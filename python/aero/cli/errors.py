@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from aero.internals.errors import UserError
 from aero.reading import UnreadableFileError, one_line, printable
@@ -57,35 +56,6 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         if not shown or _nobody_reads(error):
             raise
         _end(str(error), code=2)
-
-
-class OneLineGroup(TyperGroup):
-    """Commands whose wrong lines end with one line instead of their usage."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Lists the commands below the headings that they were registered under."""
-        headings: dict[str, list[tuple[str, Any]]] = {}
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            headings.setdefault(command.rich_help_panel, []).append((name, command))
-        longest = max(len(name) for commands in headings.values() for name, _ in commands)
-        for heading, commands in headings.items():
-            rows = [
-                (name.ljust(longest), command.get_short_help_str(formatter.width - 6 - longest))
-                for name, command in commands
-            ]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
-
-    def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Reads the options before the command."""
-        with one_line_errors():
-            return super().make_context(*arguments, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Reads the rest and runs the command."""
-        with one_line_errors():
-            return super().invoke(ctx)
 
 
 def end_on_termination() -> None:

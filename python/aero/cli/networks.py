@@ -212,8 +212,6 @@ def export(
             note(f"wrote {write(model, output)}")
 
 
-prune = typer.Typer(help="Finds the FFNs that a network can do without.", no_args_is_help=True)
-
 Bound = Annotated[
     float,
     typer.Option(
@@ -226,10 +224,6 @@ Bound = Annotated[
 ]
 
 
-@prune.command(
-    short_help="Measures the worth of each FFN.",
-    epilog="Example: aero prune score runs/mine/sm-scfuffn-seed0",
-)
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,

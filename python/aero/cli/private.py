@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
     from aero.private.compute.calls import Call
 
-private = typer.Typer(
-    name="private",
-    no_args_is_help=True,
-    help="Runs trained networks between two or three parties. `make private` sets it up.",
-)
-
 _MOST_PROMPT_BYTES = 1 << 24
 
 Source = Annotated[
@@ -80,10 +74,6 @@ Machine = Annotated[
 ]
 
 
-@private.command(
-    short_help="Continues a prompt privately.",
-    epilog="Example: aero private run runs/mine/sm-scfuffn-seed0 --prompt def --tokens 2",
-)
 def run(
     source: Source,
     prompt: Prompts = None,

@@ -14,34 +14,6 @@ Example:
 
 from __future__ import annotations
 
-from aero.mpc.cost_report import CostReport
-from aero.mpc.generation import simulate_generation
-from aero.mpc.network_sweep import sweep
-from aero.mpc.optimization import optimizations
-from aero.mpc.profiles import (
-    ComputeProfile,
-    NetworkProfile,
-    compute_profile,
-    network_profile,
-)
-from aero.mpc.simulation import (
-    operation_cost,
-    simulate,
-    stack_fields,
-    stack_names,
-)
+from aero.internals.lazy_exports import lazy_exports
 
-__all__ = [
-    "ComputeProfile",
-    "CostReport",
-    "NetworkProfile",
-    "compute_profile",
-    "network_profile",
-    "operation_cost",
-    "optimizations",
-    "simulate",
-    "simulate_generation",
-    "stack_fields",
-    "stack_names",
-    "sweep",
-]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.given_networks import is_folder, preset_named
+from aero.mpc.padding import padded_lengths
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
 
@@ -33,8 +34,6 @@ _RUNS = {
 PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
 # Families that `aero convert` takes.
 _CONVERTED = ("gpt2", "gpt_neox")
-# Lengths whose ciphertexts are full are powers of two, or multiples of one.
-_PADS = (32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
@@ -217,32 +216,6 @@ def advise(
     )  # fmt: skip
 
 
-def _padded(length: int) -> list[int]:
-    """Lengths a little above whose ciphertexts may be fuller."""
-    rounded = {-(-length // pad) * pad for pad in _PADS} - {length}
-    return sorted(keys for keys in rounded if keys < 1.125 * length)
-
-
-def cheaper_length(
-    report: CostReport, price: Callable[[int], CostReport]
-) -> tuple[int, float] | None:
-    """The longer context whose pass sends fewest bytes, and the share that it saves.
-
-    Args:
-        report: Of the pass as it is.
-        price: Of the same pass over so many tokens.
-
-    Returns:
-        None where none is cheaper, or the network has one length.
-    """
-    try:
-        found = [(price(keys).comm_bytes, keys) for keys in _padded(report.sizes["context_length"])]
-    except ValueError:  # a model of pictures, whose length is its own
-        return None
-    sent, keys = min(found, default=(report.comm_bytes, 0))
-    return (keys, 1 - sent / report.comm_bytes) if sent < report.comm_bytes else None
-
-
 def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, Any]:
     sizes = {name: keywords.get(name) for name in ("context_length", "vocab_size")}
     network, _ = network_and_fields(given, "gpt2", **sizes, stack=stack_description(stack),
@@ -278,7 +251,7 @@ def _changes(source: Any, stack: str, length: int) -> list[Change]:
             Change(f"{length // 2} instead of {length} tokens", "of a shorter prompt",
                    keys=length // 2)
         )  # fmt: skip
-    changes += [Change(f"pad T to {keys}", keys=keys) for keys in _padded(length)]
+    changes += [Change(f"pad T to {keys}", keys=keys) for keys in padded_lengths(length)]
     changes += [
         Change("ten times the bandwidth", link=(10.0, 1.0)),
         Change("a tenth of the round trip", link=(1.0, 0.1)),

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.families.configurations import described
 from aero.families.mixtures import REVEALED
-from aero.families.sizes import Described
-from aero.families.traced import described_program
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
+
+if TYPE_CHECKING:
+    from aero.families.sizes import Described
 
 _DEFAULT_CONTEXT = 128
 # Who published the presets of a family; another owner's network of that name may have other sizes.
@@ -138,6 +138,8 @@ def _of_configuration(
     changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
     if config["model_type"] == "aero":
         return _of_aero(changed, context_length)
+    from aero.families.configurations import described  # no label needs the families
+
     return _of_described(described(changed), context_length, *notes)
 
 
@@ -146,6 +148,8 @@ def _of_program(program: Any, context_length: int | None, vocab_size: int | None
         raise ValueError(
             f"simulate: vocab_size of an exported program is its own, got {vocab_size}"
         )
+    from aero.families.traced import described_program
+
     return _of_described(described_program(program), context_length)
 
 

@@ -132,18 +132,24 @@ def described_spec(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[
     }
 
 
-def described_operations(
+def described_pass(
     operations: list[dict[str, Any]],
     *,
-    context_length: int,
+    rows: int,
+    keys: int,
+    sequences: int = 1,
     stack: str | Path | StackDescription = "spu-2024",
     **overrides: FieldValue,
 ) -> tuple[Operation, ...]:
-    """The priced operations of one private forward pass of a described network.
+    """The priced operations of one private pass of a described network over new tokens.
+
+    They come after earlier ones, whose keys and values are kept.
 
     Args:
-        operations: of a description, see `aero.network`.
-        context_length: T, at most that of the description.
+        operations: of a description, see `aero.network`; each token sees earlier ones alone.
+        rows: tokens of each sequence that it reads.
+        keys: tokens of each sequence so far, these included.
+        sequences: side by side, of equal lengths.
         stack: As in `simulate`.
         **overrides: Fields of the stack.
 
@@ -152,8 +158,10 @@ def described_operations(
     """
     fields = [(name, plain_value(name, value)) for name, value in overrides.items()]
     priced = stack_description(stack).with_fields(fields)
-    found = _core.simulate(_core.Network(operations, context_length), priced)
-    return tuple(found["operations"])
+    network = _core.Network(operations, keys)
+    found = _core.simulate_pass(network, priced, batch=sequences, queries=rows, keys=keys)
+    operations_of_pass: tuple[Operation, ...] = found["operations"]
+    return operations_of_pass
 
 
 def network_and_fields(

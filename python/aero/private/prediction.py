@@ -15,8 +15,8 @@ from typing import Any
 from aero import mpc
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost, Operation
-from aero.mpc.described_passes import described_pass
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.simulation import described_pass
 from aero.network.description import operations_of
 from aero.private.settings import RING_BITS, PrivateSettings
 

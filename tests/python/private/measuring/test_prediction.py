@@ -15,8 +15,7 @@ from measured_rows import set_up_row
 import aero
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.described_passes import described_pass
-from aero.mpc.simulation import described_operations, described_spec
+from aero.mpc.simulation import described_pass, described_spec
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.measuring.run_reports import run_report
@@ -136,9 +135,8 @@ def test_a_pass_over_new_tokens_is_priced_by_its_rows_and_all_keys(label: str) -
     network, stack = described(label), {"stack": STACK, "setup": False}
     operations = network["operations"]
     whole = described_pass(operations, rows=12, keys=12, **stack)
-    assert [one.cost for one in whole] == [
-        one.cost for one in described_operations(operations, context_length=12, **stack)
-    ]
+    report = mpc.simulate({"label": label, **network}, context_length=12, **stack)
+    assert [one.cost for one in whole] == [one.cost for one in report.operations]
     some = described_pass(operations, rows=3, keys=12, **stack)
     assert [one.name for one in some] == [one.name for one in whole]
     for one in some:

@@ -1,0 +1,12 @@
+from aero.mpc.cost_report import CostReport as CostReport
+from aero.mpc.generation import simulate_generation as simulate_generation
+from aero.mpc.network_sweep import sweep as sweep
+from aero.mpc.optimization import optimizations as optimizations
+from aero.mpc.profiles import ComputeProfile as ComputeProfile
+from aero.mpc.profiles import NetworkProfile as NetworkProfile
+from aero.mpc.profiles import compute_profile as compute_profile
+from aero.mpc.profiles import network_profile as network_profile
+from aero.mpc.simulation import operation_cost as operation_cost
+from aero.mpc.simulation import simulate as simulate
+from aero.mpc.simulation import stack_fields as stack_fields
+from aero.mpc.simulation import stack_names as stack_names
