@@ -50,9 +50,13 @@ def plot_learned_slopes(steps: ArrayLike, slopes: ArrayLike, *, title: str, axes
 
 def plot_learned_scales(alpha: ArrayLike, beta: ArrayLike, *, title: str, axes: Axes) -> None:
     """Draws the scales of every layer's FFN, `beta x + FFN(x) / alpha` (AERO, Eq. 6, Figure 11)."""
-    named = (("alpha, divides the FFN", alpha, "o-"), ("beta, of the residual", beta, "s--"))
-    for (name, values, line), color in zip(named, network_colors(2), strict=True):
-        axes.plot(np.asarray(values, dtype=np.float64), line, color=color, label=name)
+    scales = [np.asarray(values, dtype=np.float64) for values in (alpha, beta)]
+    if scales[0].ndim != 1 or scales[1].shape != scales[0].shape:
+        shapes = " and ".join(str(list(values.shape)) for values in scales)
+        raise ValueError(f"plot_learned_scales: alpha and beta must both be [L], got {shapes}")
+    named = (("alpha, divides the FFN", "o-"), ("beta, of the residual", "s--"))
+    for values, (name, line), color in zip(scales, named, network_colors(2), strict=True):
+        axes.plot(values, line, color=color, label=name)
     axes.axhline(1.0, color="0.5", linestyle=":", linewidth=1)
     _layer_axis(axes)
     axes.set_ylabel("learned scale")

@@ -55,3 +55,10 @@ def test_scales_are_drawn_over_layers(axes):
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1.0, 3.0])
     np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1.0, 0.8])
     assert axes.lines[0].get_xdata().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("beta", [[1.0], [[1.0, 0.8]], 1.0])
+def test_scales_of_unequal_lengths_are_refused(axes, beta):
+    with pytest.raises(ValueError, match="alpha and beta") as error:
+        plot_learned_scales([1.0, 3.0], beta, title="", axes=axes)
+    assert str(list(np.shape(beta))) in str(error.value) and not axes.lines

@@ -167,7 +167,7 @@ NUMBER = "expected finite numbers"
     ],
 )  # fmt: skip
 def test_what_no_recipe_can_be_is_named(load, named, tmp_path):
-    assert_refused(lambda: load(tmp_path), *named, error=TrainingError)
+    assert_refused(lambda: load(tmp_path), "train: ", *named, error=TrainingError)
 
 
 SETTINGS = [

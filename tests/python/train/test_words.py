@@ -83,8 +83,6 @@ def test_a_number_outside_of_its_range_is_told_the_end(bounds, value, complaint)
 
 # --- recipes ----------------------------------------------------------------------------------
 
-# One of each kind: the setting, what it may be, what it was.
-
 
 def test_nothing_is_suggested_where_nothing_is_near():
     for settings in (["training.zzz=1"], ["zzz.x=1"]):
