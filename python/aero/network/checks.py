@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aero.network.description import POSITIONS, TOKENS, Operation, operations_of
+from aero.network.description import POSITIONS, TOKENS, Description, Operation, operations_of
 from aero.network.primitives import FUNCTIONS, NORM_ROLES, POOLS, PRIMITIVES, functions_of
 from aero.reading import UnreadableFileError, checked, shown
 
@@ -41,7 +41,7 @@ class _RefusalError(Exception):
     """Expected and got, without the place."""
 
 
-def check_description(described: dict[str, Any], where: str) -> None:
+def check_description(described: Description, where: str) -> None:
     """Refuses a description that a reader would stumble over.
 
     Args:
@@ -169,7 +169,7 @@ def _kinds_of_inputs(operation: Operation, kinds: dict[str, Kind]) -> list[Kind]
     return [kinds[value] for value in operation.inputs]
 
 
-def _check_weights(operation: Operation, described: dict[str, Any]) -> None:
+def _check_weights(operation: Operation, described: Description) -> None:
     primitive = PRIMITIVES[operation.op]
     needed = set(primitive.weights) - primitive.optional
     if operation.op == "norm":
@@ -206,7 +206,7 @@ def _words(kind: Kind) -> str:
     return " ".join(map(str, kind))
 
 
-def _embed(operation: Operation, described: dict[str, Any], given: Kind) -> Kind:
+def _embed(operation: Operation, described: Description, given: Kind) -> Kind:
     _expect(given, "ids")
     if operation.layer is not None:
         raise _RefusalError("expected tables before the layers")

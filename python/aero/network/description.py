@@ -50,6 +50,11 @@ class Operation:
         return self.fields[name]
 
 
+#: The content of `network.json`: format, version, label, spec, context_length, vocab_size, meaning,
+#: operations and tensors, as `aero.network.checks` checks them.
+Description = dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """A network with its weights.
@@ -59,7 +64,7 @@ class Network:
         tensors: by name, float64.
     """
 
-    description: dict[str, Any]
+    description: Description
     tensors: dict[str, Array]
 
     def operations(self) -> Iterator[Operation]:
@@ -107,7 +112,7 @@ def network_of(
     return Network(described, tensors)
 
 
-def operations_of(description: dict[str, Any]) -> Iterator[Operation]:
+def operations_of(description: Description) -> Iterator[Operation]:
     """Every operation of every layer of a description, in order."""
     layer = 0
     for entry in description["operations"]:
@@ -120,7 +125,7 @@ def operations_of(description: dict[str, Any]) -> Iterator[Operation]:
             layer += 1
 
 
-def layer_count(description: dict[str, Any]) -> int:
+def layer_count(description: Description) -> int:
     """How many layers a description has."""
     return sum(entry.get("repeat", 0) for entry in description["operations"])
 

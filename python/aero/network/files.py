@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aero.network.checks import check_description
-from aero.network.description import DESCRIPTION_FILE, FORMAT, VERSION, Network
+from aero.network.description import DESCRIPTION_FILE, FORMAT, VERSION, Description, Network
 from aero.reading import (
     UnreadableFileError,
     checked,
@@ -90,7 +90,7 @@ def read_description(folder: str | Path) -> dict[str, Any]:
         UnreadableFileError: it is missing, damaged, or of another format or version.
     """
     path = Path(folder) / DESCRIPTION_FILE
-    described: dict[str, Any] = read_json(path)
+    described: Description = read_json(path)
     found = (described.get("format"), described.get("version"))
     if found == (FORMAT, 1):
         raise UnreadableFileError(

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.description import POSITIONS, TOKENS, Description, Network, Operation
 
 Array = NDArray[np.float64]
 
@@ -78,7 +77,7 @@ def folded_steps(network: Network, folding: Folding) -> list[Step]:
     return _Folder(network, folding).steps()
 
 
-def with_blank_weights(description: dict[str, Any]) -> Network:
+def with_blank_weights(description: Description) -> Network:
     """A network of zeros: all that the other party knows of it."""
     shapes = {name: tuple(tensor["shape"]) for name, tensor in description["tensors"].items()}
     # One element each, seen as a whole tensor.

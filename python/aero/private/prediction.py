@@ -17,7 +17,7 @@ from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost, Operation
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.simulation import described_pass
-from aero.network.description import operations_of
+from aero.network.description import Description, operations_of
 from aero.private.settings import RING_BITS, PrivateSettings
 
 # Of `aero.private.compute.inference.set_up`, which this environment cannot import.
@@ -34,7 +34,7 @@ _PIECES = {
 
 
 def predicted_operations(
-    description: dict[str, Any],
+    description: Description,
     length: int,
     settings: PrivateSettings,
     rows: int | None = None,
@@ -92,7 +92,7 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
 
 
 def predicted_costs(
-    description: dict[str, Any],
+    description: Description,
     length: int,
     settings: PrivateSettings,
     rows: int | None = None,
@@ -177,7 +177,7 @@ _MOST_SHARE, _MOST_PER_ROUND, _MOST_PER_THREAD = 0.01, 512, 1 << 22
 
 
 def passes_cost(
-    description: dict[str, Any],
+    description: Description,
     rows: Iterable[int],
     settings: PrivateSettings,
     before: int = 0,
@@ -201,7 +201,7 @@ def passes_cost(
 
 
 def most_sent(
-    description: dict[str, Any],
+    description: Description,
     rows: Iterable[int],
     settings: PrivateSettings,
     sequences: int = 1,
@@ -228,7 +228,7 @@ def most_sent(
     return client, server
 
 
-def weight_elements(description: dict[str, Any]) -> int:
+def weight_elements(description: Description) -> int:
     """Numbers of all weights as the operations take them, shared ones as often as they are read."""
     sizes = {name: math.prod(each["shape"]) for name, each in description["tensors"].items()}
     context = description["context_length"]
@@ -239,7 +239,7 @@ def weight_elements(description: dict[str, Any]) -> int:
     )
 
 
-def network_fields(description: dict[str, Any]) -> dict[str, Any]:
+def network_fields(description: Description) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings."""
     functions = {one.fields.get("function") for one in operations_of(description)}
     return {"gelu": "erf"} if "gelu_erf" in functions else {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from aero.mpc.cost import Cost
+from aero.network.description import Description
 from aero.private.parties.memory import run_bytes
 from aero.private.prediction import passes_cost, set_up_cost, weight_elements
 from aero.private.settings import PrivateSettings
@@ -22,7 +22,7 @@ class ConversationCost:
         sequences: prompts of equal length, side by side.
     """
 
-    description: dict[str, Any]
+    description: Description
     settings: PrivateSettings
     sequences: int = 1
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost
-from aero.network.description import Network
+from aero.network.description import Description, Network
 from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call, Traffic
 from aero.private.parties.job import Generated
@@ -228,7 +228,7 @@ def run_report(
 
 
 def _seconds(
-    described: dict[str, Any],
+    described: Description,
     length: int,
     settings: PrivateSettings,
     profiles: tuple[NetworkProfile, ComputeProfile] | None,

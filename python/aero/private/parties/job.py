@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.description import operations_of
+from aero.network.description import Description, operations_of
 from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
@@ -27,8 +27,6 @@ from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings, check_sequences
 from aero.private.temporary import temporary_folder
-
-Part = dict[str, Any]
 
 
 @dataclass
@@ -53,7 +51,7 @@ class Generated:
     likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
-def check_runnable(description: Part) -> None:
+def check_runnable(description: Description) -> None:
     """Checks that a private pass knows every part of a network, and may keep keys and values.
 
     Raises:
@@ -71,7 +69,7 @@ def check_runnable(description: Part) -> None:
         )
 
 
-def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> None:
+def check_tokens(tokens: Sequence[int], new_tokens: int, description: Description) -> None:
     """Checks that a network can continue a prompt.
 
     Raises:

@@ -9,10 +9,10 @@ takes as much as the largest of them.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aero import mpc
-from aero.network.description import operations_of
+from aero.network.description import Description, operations_of
 from aero.private.parties.worker_pipe import most_memory
 from aero.private.prediction import predicted_operations, weight_elements
 from aero.private.settings import PrivateSettings
@@ -34,7 +34,7 @@ _SLICES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def party_bytes(
-    description: dict[str, Any], settings: PrivateSettings, rows: int, sequences: int = 1
+    description: Description, settings: PrivateSettings, rows: int, sequences: int = 1
 ) -> int:
     """What one party takes besides its process, at most.
 
@@ -55,7 +55,7 @@ def party_bytes(
 
 
 def run_bytes(
-    description: dict[str, Any],
+    description: Description,
     settings: PrivateSettings,
     rows: int,
     *,
@@ -70,7 +70,7 @@ def run_bytes(
 
 
 def check_memory(
-    description: dict[str, Any],
+    description: Description,
     settings: PrivateSettings,
     rows: int,
     *,
@@ -104,7 +104,7 @@ def check_memory(
 
 
 def in_slices(
-    description: dict[str, Any],
+    description: Description,
     settings: PrivateSettings,
     rows: int,
     *,
@@ -137,7 +137,7 @@ def in_slices(
 
 
 def _largest_product(
-    description: dict[str, Any], settings: PrivateSettings, rows: int, sequences: int
+    description: Description, settings: PrivateSettings, rows: int, sequences: int
 ) -> int:
     products = _products(description, settings, rows, sequences)
     if settings.protocol != "cheetah":
@@ -164,7 +164,7 @@ class _Product(NamedTuple):
 
 
 def _products(
-    description: dict[str, Any], settings: PrivateSettings, rows: int, sequences: int
+    description: Description, settings: PrivateSettings, rows: int, sequences: int
 ) -> list[_Product]:
     found = []
     every = rows * sequences

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aero.network.description import Description
 from aero.network.files import read_description
 from aero.private.compute.calls import Party
 from aero.private.environment import private_command
@@ -225,7 +226,7 @@ async def _ask(
     await supervise(worker, channels, job.limits, on_event, passes, bound, reads)
 
 
-def _in_slices(job: PartyJob, description: dict[str, Any]) -> PartyJob:
+def _in_slices(job: PartyJob, description: Description) -> PartyJob:
     """The client's job with the slices that its memory needs; raises ValueError without room."""
     sizes, most = job.sizes, job.memory_bytes
     check_sequences(sizes["sequences"], job.settings)
@@ -239,7 +240,7 @@ async def _join_helper(
     channels: list[Channel],
     job: PartyJob,
     worker: Worker,
-    description: dict[str, Any],
+    description: Description,
 ) -> None:
     """Adds the helper's channel, once it has come into this client's session too."""
     assert job.helper is not None
@@ -252,7 +253,7 @@ async def _join_helper(
 
 
 async def _wait_for_slices(
-    own: dict[str, Any], channel: Channel, job: PartyJob, description: dict[str, Any]
+    own: dict[str, Any], channel: Channel, job: PartyJob, description: Description
 ) -> PartyJob:
     """The client's job with the slices that the other party has answered to its hello."""
     channel.post(hello=own)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
-from aero.network.description import operations_of
+from aero.network.description import Description, operations_of
 from aero.private.parties.memory import check_memory, in_slices
 from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
@@ -22,7 +21,7 @@ _MOST_SLICES = 64
 
 def sliced_request(
     request: Request,
-    description: dict[str, Any],
+    description: Description,
     settings: PrivateSettings,
     most: int | None,
     *,
@@ -62,7 +61,7 @@ def sliced_request(
 
 def accepted_slices(
     limit: int,
-    description: dict[str, Any],
+    description: Description,
     settings: PrivateSettings,
     sizes: Mapping[str, int],
     most: int | None,
@@ -103,7 +102,7 @@ def _with_limit(settings: PrivateSettings, limit: int) -> PrivateSettings:
     return dataclasses.replace(settings, largest_product=min(given, default=0))
 
 
-def _check_count(description: dict[str, Any], settings: PrivateSettings) -> None:
+def _check_count(description: Description, settings: PrivateSettings) -> None:
     """Checks that no weight falls into very many slices."""
     limit = settings.largest_product
     for one in operations_of(description):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aero.network.description import Description
 from aero.private.compute.calls import Party
 from aero.private.links.channel import Channel
 from aero.private.parties.events import (
@@ -46,7 +47,7 @@ Bound = Callable[[Sequence[int]], int | None]
 
 
 def bound_of(
-    description: dict[str, Any], settings: PrivateSettings, party: Party, sequences: int = 1
+    description: Description, settings: PrivateSettings, party: Party, sequences: int = 1
 ) -> Bound | None:
     """The bound of a party's bytes by the simulator's prediction.
 

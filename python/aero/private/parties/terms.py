@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero import __version__
-from aero.network.description import layer_count
+from aero.network.description import Description, layer_count
 from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
 from aero.private.settings import RANGES, PrivateSettings
@@ -71,15 +71,13 @@ def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
     )
 
 
-Part = dict[str, Any]
-
 # Of `network.json`: words, and the weights' hash, which the client need not know.
 _NOT_COMPARED = {"meaning", "weights"}
 # Settings that each party may choose for itself, and those on which they agree by the request.
 _OWN_SETTINGS = {"timeout_seconds", "largest_product"}
 
 
-def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
+def party_terms(description: Description, settings: PrivateSettings) -> dict[str, Any]:
     """The values that must be equal at both parties before they start, the general first.
 
     Args:
@@ -116,7 +114,7 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
     )
 
 
-def checked_request(request: Any, description: Part) -> Request:
+def checked_request(request: Any, description: Description) -> Request:
     """The run that a client, not to be trusted, asks for.
 
     Raises:
