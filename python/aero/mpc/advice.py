@@ -104,7 +104,7 @@ class Advice:
         return [*lines, run + settings]
 
     def _sizes(self, preset: str) -> str:
-        sizes = {"preset": preset}
+        sizes: dict[str, object] = {"preset": preset}
         if not preset:
             sizes = {name: self.report.sizes[name] for name in ("num_layers", "num_heads", "width")}
         return "".join(f" --set model.{name}={size}" for name, size in sizes.items())
@@ -175,12 +175,15 @@ def advise(
     source = base.spec if base.spec is not None else _description(given, stack, keywords)
     length = base.sizes["context_length"]
     changed = base.changed_fields()
-    exact = base.spec is not None and changed.get("gelu") == "erf"
+    exact = None
+    if isinstance(source, ArchitectureSpec) and changed.get("gelu") == "erf":
+        exact = _exact(source)
     fields = {k: v for k, v in changed.items() if k != "gelu"}
 
     def price(change: Change) -> Advised | None:
         given = source if change.network is None else change.network
-        if exact and isinstance(given, ArchitectureSpec):  # a spec alone has GELU's tanh form
+        # A spec alone has GELU's tanh form.
+        if exact is not None and isinstance(given, ArchitectureSpec):
             given = _exact(given)
         try:
             return _priced(given, change, network, compute, stack, length, fields, memory_bytes)
@@ -190,8 +193,8 @@ def advise(
     own = price(Change("as it is"))
     assert own is not None
     changes = _changes(source, stack, length)
-    if exact:
-        changes += [one for one in described_changes(_exact(source)) if one.effect != TRAINING]
+    if exact is not None:
+        changes += [one for one in described_changes(exact) if one.effect != TRAINING]
     rows = [one for change in changes if (one := price(change))]
     kept = sorted(
         (one for one in rows if one.report.comm_bytes < own.report.comm_bytes
