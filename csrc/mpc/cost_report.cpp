@@ -126,8 +126,8 @@ CostReport simulate(const network::Network& network, const Stack& stack, const P
   }
   for (std::size_t kind = 0; kind < kNumKinds; ++kind)
     if (occurs[kind]) report.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
-  report.unchecked = unchecked_operations(
-      network, stack, occurs[static_cast<std::size_t>(Kind::kArgmax)]);
+  report.unchecked =
+      unchecked_operations(network, stack, occurs[static_cast<std::size_t>(Kind::kArgmax)]);
   if (stack.prices == Prices{}) return report;
   const std::string rest = unquoted_parts(report.operations, stack.prices);
   if (!rest.empty())
