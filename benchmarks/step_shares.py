@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by kind of work."""
+"""Shares of a training step's time, by kind of work."""
 
 from __future__ import annotations
 

@@ -186,13 +186,7 @@ def sweep(
         for stack in described
         for chosen in itertools.product(*stack_axes.values())
     ]
-    priced = {
-        exact: [
-            stack.with_fields((exact_gelu_fields(stack, exact) | fields).items())
-            for stack, fields in variants
-        ]
-        for exact in {network.exact_gelu for network in networks_found}
-    }
+    priced = _by_gelu(variants, {network.exact_gelu for network in networks_found})
     results = [
         found
         for exact, group in itertools.groupby(networks_found, lambda network: network.exact_gelu)
@@ -250,6 +244,19 @@ def sweep(
         )
     )
     return SweepResult(tuple(rows), tuple(skipped), tuple(dict.fromkeys(notes)))
+
+
+def _by_gelu(
+    variants: Sequence[tuple[StackDescription, Mapping[str, FieldValue]]], exact: Iterable[bool]
+) -> dict[bool, list[_core.Stack]]:
+    """The stacks with their fields, for networks with GELU's tanh form and with the exact one."""
+    return {
+        one: [
+            stack.with_fields((exact_gelu_fields(stack, one) | dict(fields)).items())
+            for stack, fields in variants
+        ]
+        for one in exact
+    }
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         [..., out].
     """
-    if torch.is_autocast_enabled("cpu") or not _runs_on_onednn(inputs, weight):
+    if not _runs_on_onednn(inputs, weight):
         return F.linear(inputs, weight, bias)
     rows = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
         inputs.reshape(-1, inputs.shape[-1]), weight, bias
@@ -93,6 +93,7 @@ def _runs_on_onednn(inputs: Tensor, weight: Tensor) -> bool:
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.shape[-1] == weight.shape[-1]
         and inputs.numel() * weight.shape[0] >= _MINIMUM_PRODUCTS
+        and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and bool(torch.backends.mkldnn.enabled)
     )
