@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from aero.families.sizes import Described
 
 _DEFAULT_CONTEXT = 128
+# The label of the presets that others published.
+_PUBLISHED = "SM+LN+G"
 # Who published the presets of a family; another owner's network of that name may have other sizes.
 _OWNERS = {"gpt2": ("openai", "openai-community"), "pythia": ("eleutherai",)}
 # The file of a described network, and how it begins; `aero.network` writes and checks it whole.
@@ -51,6 +53,28 @@ def preset_named(given: object) -> str | None:
     owners = next((known for family, known in _OWNERS.items() if name.startswith(family)), ())
     known = name in ArchitectureSpec.preset_names() and owner in ("", *owners)
     return name if known else None
+
+
+class Named(NamedTuple):
+    """A network by its label or its published name; `preset` is the one that its sizes are of."""
+
+    spec: ArchitectureSpec
+    preset: str
+    exact_gelu: bool
+
+
+def named_network(name: str, model: str, **sizes: Any) -> Named:
+    """The network of a label at the sizes of the preset `model`, or of a published name at its own.
+
+    Args:
+        name: A label, or what `preset_named` knows.
+        model: The preset of a label.
+        **sizes: Single sizes instead of the preset's.
+    """
+    preset = preset_named(name)
+    label = name if preset is None else _PUBLISHED
+    spec = ArchitectureSpec.from_label(label, model=preset or model, **sizes)
+    return Named(spec, preset or model, preset is not None and spec.family == "pythia")
 
 
 def given_network(

@@ -15,8 +15,8 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.given_networks import preset_named
-from aero.mpc.priced_network import PUBLISHED, exact_gelu_fields, sweep_notes
+from aero.mpc.given_networks import named_network, preset_named
+from aero.mpc.priced_network import exact_gelu_fields, sweep_notes
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.sweep_axes import axis_values, require_once, split_axes
 from aero.reading import one_line
@@ -283,12 +283,8 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
         if isinstance(label, ArchitectureSpec):
             found.append(_Network(label, label.label, model))
             continue
-        named = preset_named(label)
-        spec = ArchitectureSpec.from_label(
-            label if named is None else PUBLISHED, model=named or model, context_length=128
-        )
-        exact = named is not None and spec.family == "pythia"
-        found.append(_Network(spec, named or spec.label, named or model, exact))
+        spec, preset, exact = named_network(label, model, context_length=128)
+        found.append(_Network(spec, preset_named(label) or spec.label, preset, exact))
     return found
 
 

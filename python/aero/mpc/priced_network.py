@@ -19,9 +19,7 @@ SIZES = {
     "T": "context_length",
     "V": "vocab_size",
 }
-# The label of the presets that are models of others, and their positions by family: a longer
-# context needs other weights.
-PUBLISHED = "SM+LN+G"
+# Of the presets that are models of others, by family; a longer context needs other weights.
 _POSITIONS = {"gpt2": 1024, "pythia": 2048}
 
 # The default of every price; `unchecked` says the first half as well.

@@ -12,9 +12,9 @@ from aero.families.mixtures import REVEALED
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.given_networks import given_network, is_folder, preset_named
+from aero.mpc.given_networks import given_network, is_folder, named_network
 from aero.mpc.other_words import unknown_keyword
-from aero.mpc.priced_network import PUBLISHED, PricedNetwork
+from aero.mpc.priced_network import PricedNetwork
 
 
 def stack_names() -> list[str]:
@@ -186,14 +186,11 @@ def network_and_fields(
     if revealed is not None and (is_label or isinstance(label_or_model, ArchitectureSpec)):
         raise ValueError(f"simulate: {REVEALED} is for mixtures of experts; a label has none")
     if is_label:
-        preset = preset_named(label_or_model)
-        if preset is not None and model not in ("gpt2", preset):
-            raise ValueError(f"simulate: model must be {preset} for {label_or_model}, got {model}")
         spec_overrides.setdefault("context_length", 128)
-        label = label_or_model if preset is None else PUBLISHED
-        spec = ArchitectureSpec.from_label(label, model=preset or model, **spec_overrides)
-        exact = preset is not None and spec.family == "pythia"
-        network = PricedNetwork.of_spec(spec, preset or model, exact_gelu=exact)
+        spec, preset, exact = named_network(label_or_model, model, **spec_overrides)
+        if model not in ("gpt2", preset):
+            raise ValueError(f"simulate: model must be {preset} for {label_or_model}, got {model}")
+        network = PricedNetwork.of_spec(spec, preset, exact_gelu=exact)
     elif isinstance(label_or_model, ArchitectureSpec):
         spec = label_or_model.replace(**spec_overrides) if spec_overrides else label_or_model
         network = PricedNetwork.of_spec(spec, None)
