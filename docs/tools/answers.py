@@ -36,6 +36,7 @@ _RELU, _TENTH = "With ReLU and a foldable norm, in SM+LN+G's own", "With ReLU an
 _SHORT, _LONG = ("front_mini", "front"), ("front_mini", "front_long")
 _SHIFT = ("token_shift_mini", "token_shift")
 _ONE_HEAD = ("one_head_mini", "one_head")
+_CONVOLUTION = ("convolution_mini", "convolution")
 _AGAIN = ("start_again", "start_again")
 _FROM = ("retraining", "retraining")
 #: Name of a table -> its questions, each about two networks of the same result.
@@ -79,6 +80,44 @@ TABLES: Mapping[str, tuple[Question, ...]] = {
         Question(
             "One head against four, GPT-2's kind with them?",
             *_ONE_HEAD, "With S4 one head is better than four in GPT",
+        ),
+    ),
+    "answers_convolution": (
+        Question(
+            "`C4`, softmax only?",
+            *_CONVOLUTION, "A full convolution lowers the perplexity of SM+ScFuFFN with one",
+        ),
+        Question(
+            "`D4`, softmax only?",
+            *_CONVOLUTION, "A depthwise convolution lowers the perplexity of SM+ScFuFFN with one",
+        ),
+        Question(
+            "`S4`, softmax only?",
+            *_CONVOLUTION, "A shift into q, k, v lowers the perplexity of SM+ScFuFFN with one",
+        ),
+        Question(
+            "`C4`, foldable norm and ReLU?",
+            *_CONVOLUTION, "A full convolution lowers the perplexity of SM+FN+R with one head",
+        ),
+        Question(
+            "`D4`, foldable norm and ReLU?",
+            *_CONVOLUTION, "A depthwise convolution lowers the perplexity of SM+FN+R with one head",
+        ),
+        Question(
+            "`S4`, foldable norm and ReLU?",
+            *_CONVOLUTION, "A shift into q, k, v lowers the perplexity of SM+FN+R with one head",
+        ),
+        Question(
+            "`C4`, GPT-2's kind?",
+            *_CONVOLUTION, "A full convolution lowers the perplexity of SM+LN+G with one head",
+        ),
+        Question(
+            "`D4`, GPT-2's kind?",
+            *_CONVOLUTION, "A depthwise convolution lowers the perplexity of SM+LN+G with one head",
+        ),
+        Question(
+            "`S4`, GPT-2's kind?",
+            *_CONVOLUTION, "A shift into q, k, v lowers the perplexity of SM+LN+G with one head",
         ),
     ),
     "answers_start": (
