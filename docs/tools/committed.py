@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,8 @@ class Compared:
     Attributes:
         verdict: what the declared test says.
         effect: in % of perplexity, with the ends of its simultaneous interval.
-        means: the perplexities of the network that should be better, and of the other.
+        means: the perplexities of the network that should be better, and of the other: geometric
+            means over the seeds that both have, as the test compares logarithms seed by seed.
     """
 
     verdict: str
@@ -53,12 +55,16 @@ def compared(stem: str, name: str, claim: str, part: int = 0) -> Compared:
     found = target(stem, name)
     (judged,) = (each for each in found["claims"] if each["claim"].startswith(claim))
     difference, sides = judged["differences"][part], judged["reasons"][part].split(": ")[0]
-    means = {
-        row["name"]: row["statistics"]["perplexity"]["mean"]
+    left, right = (side.rpartition(" (")[0].split(" x ")[-1] for side in sides.split(" < "))
+    by_seed = {
+        row["name"]: dict(zip(of["seeds"], of["values"], strict=True))
         for row in found["rows"]
-        if row["statistics"]["perplexity"]
+        if (of := row["statistics"]["perplexity"])
     }
-    left, right = (side.rpartition(" (")[0] for side in sides.split(" < "))
+    seeds = by_seed[left].keys() & by_seed[right].keys()
+    means = [
+        math.exp(statistics.fmean(math.log(by_seed[name][seed]) for seed in seeds))
+        for name in (left, right)
+    ]
     ends = [100 * math.expm1(difference[end]) for end in ("effect", "low", "high")]
-    right = right.split(" x ")[-1]
-    return Compared(difference["verdict"], *ends, (means[left], means[right]))
+    return Compared(difference["verdict"], *ends, (means[0], means[1]))
