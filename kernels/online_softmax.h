@@ -77,9 +77,11 @@ struct OnlineSoftmax {
     sum = is_key ? score - score + 1 : Value{};
     score_sum = Value{};
   }
+
   /// Whether a first key of that score has all the weight.
   constexpr auto is_only(Value score) const {
-    return (maximum == score) & (sum == 1) & (score_sum == 0);
+    const Value keys = maximum == score ? sum : Value{};
+    return (score_sum == 0 ? keys : Value{}) == 1;
   }
 
   /// Adds a key with x = score - maximum and weight = 2^x.

@@ -43,7 +43,7 @@ constexpr ArchitectureSpec pythia(std::int64_t layers, std::int64_t heads, std::
 // GPT-2 (Radford et al., 2019, Table 2) and Pythia (arXiv 2304.01373, Table 1) as published, with
 // the paper's T = 128; other context lengths are overrides. gpt2-18l is the paper's; mini and tiny
 // train on a CPU in minutes and seconds.
-const std::array kPresets{
+constexpr std::array kPresets{
     Preset{"gpt2", {}},
     Preset{"gpt2-18l", {.num_layers = 18}},
     Preset{"gpt2-medium", gpt2(24, 16)},
