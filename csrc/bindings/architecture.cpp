@@ -56,12 +56,12 @@ ArchitectureSpec from_dict(const py::dict& fields) {
   return spec::from_fields(field_values_from(fields));
 }
 
-std::string label(const ArchitectureSpec& self) { return spec::print_label(spec::label_of(self)); }
+std::string label(const ArchitectureSpec& self) { return spec::print_label(self); }
 
 // The fields where self differs from the label's network at the preset's sizes, as keyword
 // arguments. A field that would follow a listed one (see with_fields) is listed too.
 std::string overrides_of(const ArchitectureSpec& self, std::string_view model) {
-  const ArchitectureSpec base = spec::labelled(spec::preset(model), spec::label_of(self));
+  const ArchitectureSpec base = spec::labelled(spec::preset(model), self);
   const bool heads = self.num_heads != base.num_heads || self.width != base.width;
   std::string text;
   for (const auto& [name, value] : spec::field_values(self))

@@ -50,8 +50,23 @@ inline constexpr std::int64_t kMaxTaps = 8;
 
 enum class Temperature : std::uint8_t { kNone, kHeadPosition, kHead, kScalar };
 
+// What a label says; the default member values are those of `SM`.
+struct Label {
+  bool shaped_attention = false;     // `SOTA:`, the networks of He & Hofmann (2024)
+  bool entropy_regularized = false;  // `EReg(...)`, trained with the entropy penalty
+  Temperature temperature = Temperature::kNone;
+  Norm norm = Norm::kNone;  // before attention and before the FFN
+  FeedForward ffn = FeedForward::kLinear;
+  NormalizedLayers normalized_layers = NormalizedLayers::kFfn;  // for weight and spectral norm
+  Convolution convolution = Convolution::kNone;
+  std::int64_t convolution_taps = 1;  // tokens that it reads, its own included; 1 without one
+  std::int64_t num_pruned_ffns = 0;   // K, the deepest FFNs are absent
+
+  bool operator==(const Label&) const = default;
+};
+
 // The default member values are the GPT-2 (small) network `SM` at T = 128.
-struct ArchitectureSpec {
+struct ArchitectureSpec : Label {
   Family family = Family::kGpt2;
   std::int64_t num_layers = 12;       // L
   std::int64_t num_heads = 12;        // H
@@ -63,16 +78,7 @@ struct ArchitectureSpec {
   bool tied_embeddings = true;        // the head is the transposed token embedding
   double rotary_fraction = 0.0;       // share of d_k that rotates; 0: learned absolute positions
   bool parallel_residual = false;     // attention and FFN read the same stream
-  Norm norm = Norm::kNone;            // before attention and before the FFN
   FinalNorm final_norm = FinalNorm::kNone;
-  FeedForward ffn = FeedForward::kLinear;
-  NormalizedLayers normalized_layers = NormalizedLayers::kFfn;  // for weight and spectral norm
-  Convolution convolution = Convolution::kNone;
-  std::int64_t convolution_taps = 1;  // tokens that it reads, its own included; 1 without one
-  std::int64_t num_pruned_ffns = 0;   // the deepest FFNs are absent
-  Temperature temperature = Temperature::kNone;
-  bool entropy_regularized = false;  // trained with the entropy penalty
-  bool shaped_attention = false;     // the `SOTA:` networks of He & Hofmann (2024)
 
   bool operator==(const ArchitectureSpec&) const = default;
 };

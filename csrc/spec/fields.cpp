@@ -16,15 +16,16 @@ namespace {
 using Spec = ArchitectureSpec;
 
 using Member = std::variant<std::int64_t Spec::*, bool Spec::*, double Spec::*, Family Spec::*,
-                            Norm Spec::*, FinalNorm Spec::*, FeedForward Spec::*,
-                            NormalizedLayers Spec::*, Convolution Spec::*, Temperature Spec::*>;
+                            FinalNorm Spec::*, std::int64_t Label::*, bool Label::*, Norm Label::*,
+                            FeedForward Label::*, NormalizedLayers Label::*, Convolution Label::*,
+                            Temperature Label::*>;
 
 struct Field {
   std::string_view name;
   Member member;
   std::string_view unit;  // of numbers
   std::string_view meaning;
-  std::int64_t smallest = 0;  // of integers
+  std::int64_t smallest = 0;  // of integers, whose largest is more than 0
   std::int64_t largest = 0;
 };
 
@@ -142,8 +143,8 @@ FieldValue get_field(const Spec& spec, const Field& field) {
 
 void check_ranges(const Spec& spec) {
   for (const Field& field : kFields)
-    if (const auto* member = std::get_if<std::int64_t Spec::*>(&field.member)) {
-      const std::int64_t value = spec.**member;
+    if (field.largest > 0) {
+      const std::int64_t value = std::get<std::int64_t>(get_field(spec, field));
       if (value < field.smallest || value > field.largest)
         fail(field.name, range_of(field), std::to_string(value));
     }
@@ -213,6 +214,11 @@ std::vector<FieldDocument> field_documents() {
   documents.reserve(kFields.size());
   for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
   return documents;
+}
+
+bool is_of_label(std::string_view name) {
+  return std::visit([](auto member) { return std::is_invocable_v<decltype(member), Label&>; },
+                    find_field(name).member);
 }
 
 FieldValue field_value(const Spec& spec, std::string_view name) {

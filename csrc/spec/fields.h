@@ -39,7 +39,9 @@ std::vector<std::string_view> field_names();
 
 std::vector<FieldDocument> field_documents();
 
-// Throws std::invalid_argument with the nearest name if there is no such field.
+// Whether a label says it. This and field_value throw std::invalid_argument with the nearest name
+// if there is no such field.
+bool is_of_label(std::string_view name);
 FieldValue field_value(const ArchitectureSpec& spec, std::string_view name);
 
 FieldValues field_values(const ArchitectureSpec& spec);

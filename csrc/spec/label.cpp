@@ -295,16 +295,4 @@ std::vector<LabelWord> label_words() {
   return words;
 }
 
-Label label_of(const ArchitectureSpec& spec) {
-  return {.shaped_attention = spec.shaped_attention,
-          .entropy_regularized = spec.entropy_regularized,
-          .temperature = spec.temperature,
-          .norm = spec.norm,
-          .ffn = spec.ffn,
-          .normalized_layers = spec.normalized_layers,
-          .convolution = spec.convolution,
-          .convolution_taps = spec.convolution_taps,
-          .num_pruned_ffns = spec.num_pruned_ffns};
-}
-
 }  // namespace aero::spec

@@ -12,7 +12,6 @@
 // canonical: the case above, and no defaults ("(channel)", "(ffn)", "_i0").
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,21 +19,6 @@
 #include "csrc/spec/architecture_spec.h"
 
 namespace aero::spec {
-
-// The content of a label; the fields are ArchitectureSpec's.
-struct Label {
-  bool shaped_attention = false;     // "SOTA:"
-  bool entropy_regularized = false;  // "EReg(...)"
-  Temperature temperature = Temperature::kNone;
-  Norm norm = Norm::kNone;
-  FeedForward ffn = FeedForward::kLinear;
-  NormalizedLayers normalized_layers = NormalizedLayers::kFfn;
-  Convolution convolution = Convolution::kNone;
-  std::int64_t convolution_taps = 1;
-  std::int64_t num_pruned_ffns = 0;  // K
-
-  bool operator==(const Label&) const = default;
-};
 
 // Throws std::invalid_argument naming the position (from 1), what was expected there and the
 // nearest valid label.
@@ -50,7 +34,5 @@ struct LabelWord {
 
 // Every word, in the order of the grammar.
 std::vector<LabelWord> label_words();
-
-Label label_of(const ArchitectureSpec& spec);
 
 }  // namespace aero::spec

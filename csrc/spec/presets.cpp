@@ -16,36 +16,36 @@ struct Preset {
   ArchitectureSpec spec;
 };
 
-constexpr ArchitectureSpec gpt2(std::int64_t layers, std::int64_t heads) {
-  constexpr std::int64_t kHeadDim = 64;
-  const std::int64_t width = heads * kHeadDim;
-  return {.num_layers = layers,
-          .num_heads = heads,
-          .head_dim = kHeadDim,
-          .width = width,
-          .hidden_width = 4 * width};
+constexpr ArchitectureSpec gpt2(std::int64_t layers, std::int64_t heads, std::int64_t head_dim = 64,
+                                std::int64_t vocab_size = 50257,
+                                std::int64_t context_length = 128) {
+  ArchitectureSpec spec;
+  spec.num_layers = layers;
+  spec.num_heads = heads;
+  spec.head_dim = head_dim;
+  spec.width = heads * head_dim;
+  spec.hidden_width = 4 * spec.width;
+  spec.vocab_size = vocab_size;
+  spec.context_length = context_length;
+  return spec;
 }
 
 constexpr ArchitectureSpec pythia(std::int64_t layers, std::int64_t heads, std::int64_t width,
                                   std::int64_t vocab_size = 50304) {
-  return {.family = Family::kPythia,
-          .num_layers = layers,
-          .num_heads = heads,
-          .head_dim = width / heads,
-          .width = width,
-          .hidden_width = 4 * width,
-          .vocab_size = vocab_size,
-          .tied_embeddings = false,
-          .rotary_fraction = 0.25,
-          .parallel_residual = true};
+  ArchitectureSpec spec = gpt2(layers, heads, width / heads, vocab_size);
+  spec.family = Family::kPythia;
+  spec.tied_embeddings = false;
+  spec.rotary_fraction = 0.25;
+  spec.parallel_residual = true;
+  return spec;
 }
 
 // GPT-2 (Radford et al., 2019, Table 2) and Pythia (arXiv 2304.01373, Table 1) as published, with
 // the paper's T = 128; other context lengths are overrides. gpt2-18l is the paper's; mini and tiny
 // train on a CPU in minutes and seconds.
 constexpr std::array kPresets{
-    Preset{"gpt2", {}},
-    Preset{"gpt2-18l", {.num_layers = 18}},
+    Preset{"gpt2", gpt2(12, 12)},
+    Preset{"gpt2-18l", gpt2(18, 12)},
     Preset{"gpt2-medium", gpt2(24, 16)},
     Preset{"gpt2-large", gpt2(36, 20)},
     Preset{"gpt2-xl", gpt2(48, 25)},
@@ -57,32 +57,9 @@ constexpr std::array kPresets{
     Preset{"pythia-2.8b", pythia(32, 32, 2560)},
     Preset{"pythia-6.9b", pythia(32, 32, 4096, 50432)},
     Preset{"pythia-12b", pythia(36, 40, 5120, 50688)},
-    Preset{"mini",
-           {.num_layers = 6,
-            .num_heads = 4,
-            .head_dim = 32,
-            .width = 128,
-            .hidden_width = 512,
-            .vocab_size = 4096}},
-    Preset{"tiny",
-           {.num_layers = 2,
-            .num_heads = 2,
-            .head_dim = 16,
-            .width = 32,
-            .hidden_width = 128,
-            .context_length = 32,
-            .vocab_size = 256}},
+    Preset{"mini", gpt2(6, 4, 32, 4096)},
+    Preset{"tiny", gpt2(2, 2, 16, 256, 32)},
 };
-
-constexpr std::array<std::string_view, 9> kLabelFields{"norm",
-                                                       "ffn",
-                                                       "normalized_layers",
-                                                       "convolution",
-                                                       "convolution_taps",
-                                                       "num_pruned_ffns",
-                                                       "temperature",
-                                                       "entropy_regularized",
-                                                       "shaped_attention"};
 
 // Parts of the names of models of transformers; no label has one.
 constexpr std::array<std::string_view, 20> kFamilies{
@@ -119,15 +96,7 @@ ArchitectureSpec preset(std::string_view name) {
 }
 
 ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
-  spec.shaped_attention = label.shaped_attention;
-  spec.entropy_regularized = label.entropy_regularized;
-  spec.temperature = label.temperature;
-  spec.norm = label.norm;
-  spec.ffn = label.ffn;
-  spec.normalized_layers = label.normalized_layers;
-  spec.convolution = label.convolution;
-  spec.convolution_taps = label.convolution_taps;
-  spec.num_pruned_ffns = label.num_pruned_ffns;
+  static_cast<Label&>(spec) = label;
   spec.final_norm = default_final_norm(spec);
   spec.parallel_residual = default_parallel_residual(spec);
   return spec;
@@ -137,9 +106,8 @@ ArchitectureSpec architecture_from_label(std::string_view label, std::string_vie
                                          const FieldValues& overrides) {
   refuse_models(label);
   const ArchitectureSpec spec = labelled(preset(model), parse_label(label));
-  const auto stated = std::find_if(overrides.begin(), overrides.end(), [](const auto& named) {
-    return std::find(kLabelFields.begin(), kLabelFields.end(), named.first) != kLabelFields.end();
-  });
+  const auto stated = std::find_if(overrides.begin(), overrides.end(),
+                                   [](const auto& named) { return is_of_label(named.first); });
   if (stated != overrides.end())
     throw std::invalid_argument("ArchitectureSpec.from_label: " + stated->first +
                                 " is stated by the label " + quoted(label) +

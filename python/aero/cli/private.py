@@ -170,9 +170,7 @@ def exported(source: Path) -> Iterator[Path]:
     if (source / "network.json").is_file():
         yield source
         return
-    from aero.train.runs.run_folder import RunFolder
-
-    saved = RunFolder(source).model
+    saved = source / "model"
     if not (saved / "config.json").is_file():
         raise ValueError(
             f"private: {source} holds no network (no network.json, no model/config.json); give a "
