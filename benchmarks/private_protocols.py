@@ -7,6 +7,11 @@ SPU's SEMI2K (two parties, the first of whom deals Beaver triples) and ABY3 (thr
 whom may be corrupt), all parties in one process of the private environment. Every byte counts once,
 as its sender counts it. `--protocols SECURENN` runs SecureNN (three parties, one of whom only
 helps), which takes minutes for 32 tokens.
+
+    python benchmarks/private_protocols.py --families --output build/private_families.json
+
+runs a layer of BERT and one of Llama instead, 256 channels wide, for 64 tokens, under Cheetah too,
+and has what the simulator says beside.
 """
 
 from __future__ import annotations
@@ -23,7 +28,16 @@ from typing import Any
 
 LABELS = "SM+LN+G", "SM+ScFuFFN"
 SIZES = {"num_layers": 1, "vocab_size": 256}  # the rest is GPT-2's: 768 channels, 12 heads
-PROTOCOLS = {"SEMI2K": 2, "ABY3": 3, "SECURENN": 3}
+PROTOCOLS = {"SEMI2K": 2, "ABY3": 3, "SECURENN": 3, "CHEETAH": 2}
+SMALL: dict[str, Any] = {
+    "vocab_size": 300, "hidden_size": 256, "num_hidden_layers": 1, "max_position_embeddings": 512,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {**SMALL, "num_attention_heads": 4, "intermediate_size": 1024},
+    "llama": {
+        **SMALL, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 704,
+    },
+}  # fmt: skip
 SENT = re.compile(r"total send bytes (\d+)")
 
 
@@ -35,7 +49,6 @@ def main() -> None:
     from aero.export import export_weights
     from aero.internals.atomic_files import write_json_atomically
     from aero.models import AeroConfig, AeroForCausalLM
-    from aero.private.environment import private_command
     from aero.private.settings import STACK, PrivateSettings
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,7 +57,11 @@ def main() -> None:
     parser.add_argument(
         "--protocols", nargs="+", choices=PROTOCOLS, default=["SEMI2K", "ABY3"], metavar="NAME"
     )
+    parser.add_argument("--families", action="store_true", help="BERT and Llama instead")
     chosen = parser.parse_args()
+    if chosen.families:
+        write_json_atomically(chosen.output, {"tokens": 64, "layers": families(64)})
+        return
     found: dict[str, dict[str, Any]] = {f"Cheetah, {STACK}, predicted": {}}
     for label in LABELS:
         torch.manual_seed(0)
@@ -52,10 +69,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             export_weights(AeroForCausalLM(config).eval(), Path(folder))
             for protocol in chosen.protocols:
-                command = [*private_command(__file__), folder, str(chosen.tokens), protocol]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                found.setdefault(protocol, {})[label] = json.loads(done.stdout.splitlines()[-1])
-                print(protocol, label, found[protocol][label], file=sys.stderr, flush=True)
+                found.setdefault(protocol, {})[label] = measured(folder, chosen.tokens, protocol)
         fields = {**PrivateSettings().stack_fields(), "setup": False}
         report = mpc.simulate(config.spec, context_length=chosen.tokens, stack=STACK, **fields)
         found[f"Cheetah, {STACK}, predicted"][label] = {"bytes": report.by_layer[0].comm_bytes}
@@ -65,6 +79,48 @@ def main() -> None:
         row = f"{baseline / 1e6:,.1f} | {softmax_only / 1e6:,.1f} | {layers['factor']:.2f} |"
         print(f"| {protocol} | {row}")
     write_json_atomically(chosen.output, {"tokens": chosen.tokens, "protocols": found})
+
+
+def families(tokens: int) -> list[dict[str, Any]]:
+    """A row per family and protocol: what the layer sends and what the simulator says."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    from aero import mpc
+    from aero.export.plain_weights import write_network
+    from aero.models.foreign_writer import describe_model
+    from aero.private.settings import STACKS, PrivateSettings
+
+    rows = []
+    for name, fields in FAMILIES.items():
+        torch.manual_seed(0)
+        kind: Any = AutoModelForMaskedLM if name == "bert" else AutoModelForCausalLM
+        model = kind.from_config(AutoConfig.for_model(name, **fields)).eval()
+        for protocol in ("semi2k", "aby3", "cheetah"):
+            with tempfile.TemporaryDirectory() as folder:
+                write_network(describe_model(model), Path(folder))
+                row = measured(folder, tokens, protocol.upper())
+            settings = {**PrivateSettings(protocol=protocol).stack_fields(), "setup": False}
+            stack = STACKS[protocol]
+            report = mpc.simulate(model.config, context_length=tokens, stack=stack, **settings)
+            row |= {"network": name, "stack": stack, "predicted": report.by_layer[0].comm_bytes}
+            rows.append(row)
+            off = 100 * (row["predicted"] / row["bytes"] - 1)
+            print(
+                f"| {name} | {stack} | {row['bytes']:,} | {row['predicted']:,.0f} | {off:+.3f} % |"
+            )
+    return rows
+
+
+def measured(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
+    """What `measure` returns, from the private environment."""
+    from aero.private.environment import private_command
+
+    command = [*private_command(__file__), folder, str(tokens), protocol]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(protocol, found, file=sys.stderr, flush=True)
+    return found
 
 
 def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
@@ -81,7 +137,8 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
     from aero.private.settings import PrivateSettings
 
     settings, count = PrivateSettings(reveal="all"), PROTOCOLS[protocol]
-    pieces = network_pieces(read_network(folder), settings)
+    network = read_network(folder)
+    pieces = network_pieces(network, settings)
     [layer] = [piece for piece in pieces if piece.name == "layer 0"]
     config = runtime_config(settings, profiled=True)
     config.protocol = getattr(libspu.ProtocolKind, protocol)
@@ -108,7 +165,9 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
 
     at_once(connect)
     inputs = spu.Io(count, config)
-    stream = np.random.default_rng(0).standard_normal((1, tokens, 768)).astype(np.float32)
+    table, *_ = network.weights(next(network.operations())).values()
+    stream = np.random.default_rng(0).standard_normal((1, tokens, table.shape[-1]))
+    stream = stream.astype(np.float32)
     arguments: list[Any] = []
     compiler = Compiler(settings)
     for array in ({k: np.asarray(v) for k, v in layer.weights.items()}, stream):
@@ -121,6 +180,8 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
                 runtime.set_var(values[name].name, share)
         arguments.append(values if isinstance(array, dict) else values[""])
     program = compiler.program("layer", layer.function, tuple(arguments))
+    if protocol == "CHEETAH":  # the first time it sets up oblivious transfers
+        at_once(lambda party: runtimes[party].run(program.executable))
     before = log.stat().st_size
     at_once(lambda party: runtimes[party].run(program.executable))
     with log.open("rb") as lines:
