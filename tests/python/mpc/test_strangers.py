@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -71,6 +72,16 @@ def test_a_row_that_a_stack_was_made_of_is_not_held_out() -> None:
     for row in rows:
         if row["measured"] in made_of:
             assert row["held_out"] is False, row["name"]
+
+
+def test_what_crypten_sent_here_is_what_the_page_says() -> None:
+    kept = strangers.PAGE.with_name("crypten_layer_202611.json")
+    sent = {
+        name: part["bytes"] / 1e6 for name, part in json.loads(kept.read_text())["parts"].items()
+    }
+    [row] = [one for one in read_yaml(strangers.DATA)["quoted"] if "CrypTen 0.4.1" in one["name"]]
+    parts = ", ".join(f"{name} {megabytes:.1f}" for name, megabytes in sent.items())
+    assert row["value"] == f"{sum(sent.values()):.1f} MB: {parts}"
 
 
 def test_the_truncations_of_the_older_release_explain_the_layers_within_a_percent() -> None:
