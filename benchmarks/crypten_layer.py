@@ -4,6 +4,9 @@ r"""Bytes of one layer of GPT-2's width under CrypTen, two processes, by its own
         antlr4-python3-runtime==4.9.3
     PYTHONPATH=build/crypten python benchmarks/crypten_layer.py --output build/crypten_layer.json
 
+With `--shaft` and PYTHONPATH a checkout of github.com/andeskyl/SHAFT, a library made of CrypTen, it
+counts the functions of that paper, for 128, 256 and 512 tokens.
+
 CrypTen's reader of ONNX does not import with today's torch and is replaced by an empty module. A
 party counts what it sends and what it receives, so half of both parties' counts is what all send.
 Triples come from a trusted dealer, who is the first party and sends nothing. Weights and inputs are
@@ -13,6 +16,7 @@ shares.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import types
@@ -57,7 +61,31 @@ def parts(crypten: Any, torch: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-def count() -> dict[str, dict[str, int]]:
+def functions(crypten: Any, torch: Any) -> dict[str, Callable[[], object]]:
+    """By name: what SHAFT computes in its own ways."""
+
+    def shares(*shape: int) -> Any:
+        return crypten.cryptensor(torch.randn(shape))
+
+    def norm(rows: int) -> None:
+        stream = shares(rows, WIDTH)
+        centred = stream - stream.mean(1, keepdim=True)
+        inverse = (stream.var(dim=1, keepdim=True) + 1e-5).inv_sqrt()
+        _ = centred * inverse * shares(WIDTH) + shares(WIDTH)
+
+    found: dict[str, Callable[[], object]] = {}
+    for rows in (128, 256, 512):
+        found[f"softmax of one row of {rows}"] = functools.partial(
+            lambda n: shares(1, n).softmax(1), rows
+        )
+        found[f"GELU of {rows} x {HIDDEN}"] = functools.partial(
+            lambda n: shares(n, HIDDEN).gelu(), rows
+        )
+        found[f"LayerNorm of {rows} x {WIDTH}"] = functools.partial(norm, rows)
+    return found
+
+
+def count(is_shaft: bool) -> dict[str, dict[str, int]]:
     """Bytes and rounds of each part, as one party counts them."""
     import crypten
     import torch
@@ -65,7 +93,7 @@ def count() -> dict[str, dict[str, int]]:
     torch.manual_seed(0)
     crypten.cfg.communicator.verbose = True  # or it counts nothing
     found = {}
-    for name, compute in parts(crypten, torch).items():
+    for name, compute in (functions if is_shaft else parts)(crypten, torch).items():
         crypten.communicator.get().reset_communication_stats()
         compute()
         sent = crypten.communicator.get().get_communication_stats()
@@ -77,13 +105,14 @@ def main() -> None:
     """Runs both parties and prints a line per part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--shaft", action="store_true", help="the functions of SHAFT instead")
     chosen = parser.parse_args()
     reader: Any = types.ModuleType("crypten.nn.onnx_converter")
     reader.from_onnx = reader.from_pytorch = reader.from_tensorflow = reader.TF_AND_TF2ONNX = None
     sys.modules["crypten.nn.onnx_converter"] = reader
     import crypten.mpc
 
-    parties = crypten.mpc.run_multiprocess(world_size=2)(count)()
+    parties = crypten.mpc.run_multiprocess(world_size=2)(count)(chosen.shaft)
     found = {
         name: {
             "bytes": sum(party[name]["bytes"] for party in parties) // 2,
@@ -91,10 +120,8 @@ def main() -> None:
         }
         for name in parties[0]
     }
-    sent_in_all = sum(part["bytes"] for part in found.values())
-    print(f"in all: {sent_in_all / 1e6:.1f} MB")
     for name, sent in found.items():
-        print(f"{name}: {sent['bytes'] / 1e6:.1f} MB, {sent['rounds']} rounds")
+        print(f"{name}: {sent['bytes']:,} B, {sent['rounds']} rounds")
     chosen.output.write_text(json.dumps({"tokens": TOKENS, "parts": found}, indent=2) + "\n")
 
 

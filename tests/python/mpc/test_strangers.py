@@ -84,6 +84,17 @@ def test_what_crypten_sent_here_is_what_the_page_says() -> None:
     assert row["value"] == f"{sum(sent.values()):.1f} MB: {parts}"
 
 
+@pytest.mark.parametrize("function", ["softmax", "GELU", "LayerNorm"])
+def test_what_shaft_sent_here_is_what_the_page_says(function: str) -> None:
+    kept = strangers.PAGE.with_name("shaft_functions_202611.json")
+    found = [one for name, one in json.loads(kept.read_text())["parts"].items() if function in name]
+    quoted = read_yaml(strangers.DATA)["quoted"]
+    [row] = [one for one in quoted if one["name"].startswith(f"SHAFT, {function} ")]
+    first, second, third = (f"{one['bytes']:,}" for one in found)
+    [rounds] = {one["rounds"] for one in found}
+    assert row["value"] == f"{first}, {second} and {third} B, {rounds} rounds each"
+
+
 def test_the_truncations_of_the_older_release_explain_the_layers_within_a_percent() -> None:
     for name in ("BERT-base, 128 tokens, twelve layers", "BERT-base, 128 tokens, whole"):
         [row] = [one for one in strangers.rows() if one["name"] == name]
