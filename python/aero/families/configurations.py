@@ -11,6 +11,7 @@ from aero.families.encoders import bert, distilbert, roberta, vit
 from aero.families.gpts import GPTS
 from aero.families.heads import classifying, half
 from aero.families.llamas import LLAMAS
+from aero.families.pictures import WHOLE, said_of_half, text_half
 from aero.families.sizes import Described
 from aero.families.values import Values
 from aero.families.writer import Operation
@@ -25,6 +26,7 @@ def described(config: Mapping[str, Any]) -> Described:
     Raises:
         ValueError: a family or a setting without description, by name.
     """
+    config = text_half(config)
     values = Values(config)
     if values.family not in FAMILIES:
         raise ValueError(
@@ -37,7 +39,10 @@ def described(config: Mapping[str, Any]) -> Described:
         raise values.wrong("architectures", "a list of one class", named)
     for name in named if isinstance(named, list) else []:
         found = _with_head(found, values, str(name))
-    return found
+    family = str(config.get(WHOLE, found.family))
+    return dataclasses.replace(
+        found, family=family, unpriced=(*found.unpriced, *said_of_half(config))
+    )
 
 
 def _with_head(found: Described, values: Values, architecture: str) -> Described:

@@ -93,6 +93,9 @@ class Values:
             return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
         if not self.flag("use_sliding_window", default=default_on):
             return (0,) * layers
+        if self.get("sliding_window_pattern") is not None:
+            every = self.size("sliding_window_pattern")  # the last of so many layers sees all
+            return tuple(window if place % every else 0 for place in range(1, layers + 1))
         last = self.get("max_window_layers", default=0)
         first = min(last if isinstance(last, int) else 0, layers)
         return (0,) * first + (window,) * (layers - first)

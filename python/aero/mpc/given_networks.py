@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.families.mixtures import REVEALED
+from aero.families.pictures import text_half
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
@@ -104,7 +105,7 @@ def given_network(
             raise ValueError(f"simulate: {REVEALED} is for configurations of mixtures of experts")
         return _of_description(description, context_length, vocab_size)
     if isinstance(config, Mapping) and "model_type" in config:
-        return _of_configuration(_routed(config, revealed), context_length, vocab_size)
+        return _of_configuration(config, revealed, context_length, vocab_size)
     if hasattr(given, "graph_signature") and hasattr(given, "graph_module"):
         return _of_program(given, context_length, vocab_size)
     if hasattr(config, "model_type") and callable(getattr(config, "to_dict", None)):
@@ -112,7 +113,7 @@ def given_network(
         if config is not given:  # a model, whose class tells its head
             read = {**read, "architectures": [type(given).__name__]}
         notes = [_ADAPTERS] if hasattr(given, "peft_config") else []
-        return _of_configuration(_routed(read, revealed), context_length, vocab_size, *notes)
+        return _of_configuration(read, revealed, context_length, vocab_size, *notes)
     way_out = ""
     if hasattr(given, "named_parameters"):
         way_out = "; any other module is priced by its program: torch.export.export(module, inputs)"
@@ -157,8 +158,10 @@ def _of_description(
 
 
 def _of_configuration(
-    config: Mapping[str, Any], context_length: int | None, vocab_size: int | None, *notes: str
-) -> PricedNetwork:
+    config: Mapping[str, Any], revealed: Any, context_length: int | None, vocab_size: int | None,
+    *notes: str,
+) -> PricedNetwork:  # fmt: skip
+    config = _routed(text_half(config), revealed)
     changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
     if config["model_type"] == "aero":
         return _of_aero(changed, context_length)

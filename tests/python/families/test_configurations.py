@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    Gemma3ForConditionalGeneration,
+    LlavaForConditionalGeneration,
+    Mistral3ForConditionalGeneration,
     MT5EncoderModel,
     MT5ForSequenceClassification,
     MT5ForTokenClassification,
+    Qwen2VLForConditionalGeneration,
     T5EncoderModel,
     T5ForSequenceClassification,
     T5ForTokenClassification,
@@ -23,8 +28,9 @@ from transformers import (
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from aero.families.configurations import FAMILIES, described
+from aero.families.pictures import _DEFAULTS
 
-from .configurations import CONFIGURATIONS, configuration, model_of
+from .configurations import CONFIGURATIONS, GROUPED, configuration, model_of
 
 
 def parameters(operations: list[dict[str, Any]]) -> int:
@@ -137,6 +143,91 @@ def test_a_half_of_an_encoder_and_a_decoder_has_as_many_parameters_as_its_model(
     read = {**configuration(family).to_dict(), "id2label": config.id2label,
             "architectures": [kind.__name__]}  # fmt: skip
     assert parameters(described(read).operations) == expected
+
+
+OF_PICTURES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "gemma3": (Gemma3ForConditionalGeneration, CONFIGURATIONS["gemma3_text"]),
+    "llava": (LlavaForConditionalGeneration, {**GROUPED, "model_type": "llama"}),
+    "qwen2_vl": (Qwen2VLForConditionalGeneration, GROUPED),
+    "mistral3": (Mistral3ForConditionalGeneration, {**GROUPED, "model_type": "mistral"}),
+}
+
+
+@pytest.mark.parametrize("family", OF_PICTURES)
+def test_a_model_of_pictures_is_described_as_its_text_half(family: str) -> None:
+    kind, text = OF_PICTURES[family]
+    config = AutoConfig.for_model(family, text_config=text)
+    with torch.device("meta"):
+        model = kind(config)
+    read = config.to_dict()
+    half = model.model.language_model
+    expected = sum(one.numel() for one in half.parameters()) + 61 * 24  # the head
+    found = described({**read, "architectures": [kind.__name__]})
+    assert parameters(found.operations) == expected
+    if family != "qwen2_vl":
+        assert found.operations == described(read["text_config"]).operations
+    [note] = [one for one in found.unpriced if "text half" in one]
+    assert note.startswith(f"embed: {family} is priced as its text half")
+    assert found.family == family
+
+
+def test_a_text_half_takes_the_defaults_of_transformers() -> None:
+    for family, defaults in _DEFAULTS.items():
+        config = AutoConfig.for_model(family).to_dict()
+        own = {name: one for name, one in defaults.items() if name != "sliding_window_pattern"}
+        assert {name: config[name] for name in own} == own
+        outer = {"model_type": "whole", "text_config": {"model_type": family}}
+        found, expected = (
+            [
+                {name: one for name, one in operation.items() if name not in ("base", "epsilon")}
+                for entry in described(given).operations
+                for operation in entry.get("operations", [entry]) * entry.get("repeat", 1)
+            ]
+            for given in (outer, config)
+        )
+        assert found == expected, family
+
+
+def test_gemma_3_of_pictures_as_it_is_stored_has_the_layers_of_its_model() -> None:
+    # google/gemma-3-27b-it's config.json, without what decides no price.
+    text = {
+        "model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376,
+        "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62,
+        "num_key_value_heads": 16, "query_pre_attn_scalar": 168, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    }  # fmt: skip
+    stored = {
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text, "vision_config": {"model_type": "siglip_vision_model"},
+    }  # fmt: skip
+    found = described(stored)
+    with torch.device("meta"):
+        model = Gemma3ForConditionalGeneration(AutoConfig.for_model("gemma3", text_config=text))
+    half = sum(one.numel() for one in model.model.language_model.parameters())
+    assert parameters(found.operations) == half + 262208 * 5376
+    windows = [
+        one["window"]
+        for entry in found.operations
+        for one in entry.get("operations", []) * entry.get("repeat", 0)
+        if one["op"] == "softmax"
+    ]
+    assert windows == [0 if place % 6 == 5 else 1024 for place in range(62)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"text_config": {"model_type": "mish"}}, "model_type must be one of .*, got 'mish'"),
+        ({"text_config": {}}, "model_type must be one of .*, got 'None'"),
+        ({"text_config": [3]}, "model_type must be one of .*, got 'gemma3'"),
+        ({"text_config": {"model_type": "opt"}}, "of opt must be"),
+    ],
+)
+def test_a_text_half_that_cannot_be_described_names_why(
+    entries: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        described({"model_type": "gemma3", **entries})
 
 
 def test_more_than_one_class_of_an_encoder_and_a_decoder_is_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Gemma3Config
 
 from aero import mpc
 from aero.families.configurations import described
@@ -46,6 +47,25 @@ def test_a_model_costs_what_its_configuration_costs(family: str, folders: dict[s
     report = mpc.simulate(model)
     assert report == mpc.simulate(folders[family])
     assert not any("priced with the head" in note for note in report.notes)
+
+
+def test_a_model_of_pictures_costs_what_its_text_costs_and_says_so(tmp_path: Path) -> None:
+    text = CONFIGURATIONS["gemma3_text"]
+    config = Gemma3Config(text_config=text)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    expected = mpc.simulate(configuration("gemma3_text"))
+    for given in (config, tmp_path):
+        report = mpc.simulate(given)
+        assert report.total == expected.total and report.label == "gemma3"
+        assert any("text half, gemma3_text" in note for note in report.notes)
+        narrow = mpc.simulate(given, vocab_size=30)
+        assert narrow.total == mpc.simulate(configuration("gemma3_text"), vocab_size=30).total
+    mixture = {"model_type": "whole", "text_config": configuration("mixtral").to_dict()}
+    assert mpc.simulate(mixture, revealed_routing=True).comm_bytes < (
+        mpc.simulate(mixture).comm_bytes
+    )
+    with pytest.raises(ValueError, match="revealed_routing is for mixtures"):
+        mpc.simulate(config, revealed_routing=True)
 
 
 def test_pictures_have_one_length_and_sounds_two() -> None:
