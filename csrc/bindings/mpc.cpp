@@ -139,11 +139,6 @@ struct SizedCost {
   std::function<Cost(const Stack&, const Sizes&)> cost;
 };
 
-template <Cost (*function)(const Stack&, std::int64_t)>
-Cost of_stack_and_elements(const Stack& stack, const Sizes& sizes) {
-  return function(stack, sizes[0]);
-}
-
 template <Cost (*function)(const Stack&, std::int64_t, mpc::Ring)>
 Cost in_ring_64(const Stack& stack, const Sizes& sizes) {
   return function(stack, sizes[0], mpc::Ring::kZ2k64);
@@ -180,9 +175,6 @@ std::map<std::string, SizedCost> all_operations() {
        {2, [](const Stack& one, const Sizes& s) { return mpc::equality(one, s[0], s[1]); }}},
       {"multiplexer",
        {1, [](const Stack& one, const Sizes& s) { return mpc::multiplexer(one, s[0]); }}},
-      {"exp", {1, of_stack_and_elements<mpc::exponential>}},
-      {"reciprocal", {1, of_stack_and_elements<mpc::reciprocal>}},
-      {"reciprocal_square_root", {1, of_stack_and_elements<mpc::reciprocal_square_root>}},
       {"plaintext_product",
        {3,
         [](const Stack& stack, const Sizes& s) {

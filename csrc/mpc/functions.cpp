@@ -19,6 +19,8 @@ Cost leaky_relu(const Stack& stack, std::int64_t elements) {
 
 // x / 2 (1 + tanh(x / 2)); x times the logistic function takes 1.71 times the bytes.
 Cost silu(const Stack& stack, std::int64_t elements) {
+  if (stack.silu == Silu::kLogistic)
+    return logistic(stack, elements) + shared_product(stack, elements);
   return truncation(stack, elements) + hyperbolic_tangent(stack, elements) +
          shared_product(stack, elements);
 }
@@ -74,10 +76,21 @@ std::string_view gelu_lowering(const Stack& stack) {
   return "jax.nn.gelu(x): x/2 (1 + tanh(c (x + 0.044715 x^3)))";
 }
 
+std::string_view silu_lowering(const Stack& stack) {
+  return stack.silu == Silu::kLogistic ? "jax.nn.silu(x): x jax.nn.sigmoid(x)"
+                                       : "x/2 (1 + tanh(x/2))";
+}
+
+std::string_view exp_lowering(const Stack& stack) {
+  return stack.exp_clip ? "where(x > -14, jnp.exp(x), 0)" : "jnp.exp(x)";
+}
+
 constexpr char kRelu[] = "max(x, 0)";
 constexpr char kLeakyRelu[] = "where(x > 0, x, s x)";
-constexpr char kSilu[] = "x/2 (1 + tanh(x/2))";
 constexpr char kTanh[] = "jnp.tanh(x)";
+constexpr char kLogistic[] = "jax.nn.sigmoid(x)";
+constexpr char kReciprocal[] = "1 / x";
+constexpr char kRsqrt[] = "jax.lax.rsqrt(x)";
 constexpr char kSoftCap[] = "c tanh(x/c)";
 constexpr char kLayerNorm[] = "(x - mean) (rsqrt(max(0, mean(x^2) - mean^2) + eps) w)";
 constexpr char kRmsNorm[] = "x (rsqrt(mean(x^2) + eps) w)";
@@ -94,8 +107,13 @@ constexpr std::array kFunctions{
     PricedFunction{"leaky_relu", false, of_elements<leaky_relu>, written<kLeakyRelu>,
                    Quotable::kRelu},
     PricedFunction{"gelu", false, of_elements<gelu>, gelu_lowering, Quotable::kGelu},
-    PricedFunction{"silu", false, of_elements<silu>, written<kSilu>, {}},
+    PricedFunction{"silu", false, of_elements<silu>, silu_lowering, {}},
     PricedFunction{"tanh", false, of_elements<hyperbolic_tangent>, written<kTanh>, {}},
+    PricedFunction{"logistic", false, of_elements<logistic>, written<kLogistic>, {}},
+    PricedFunction{"exp", false, of_elements<exponential>, exp_lowering, {}},
+    PricedFunction{"reciprocal", false, of_elements<reciprocal>, written<kReciprocal>, {}},
+    PricedFunction{
+        "reciprocal_square_root", false, of_elements<reciprocal_square_root>, written<kRsqrt>, {}},
     PricedFunction{"soft_cap", false, of_elements<soft_cap>, written<kSoftCap>, {}},
     PricedFunction{"layernorm", true, layer_norm, written<kLayerNorm>, Quotable::kLayerNorm},
     PricedFunction{"rmsnorm", true, rms_norm, written<kRmsNorm>, {}},
@@ -110,7 +128,8 @@ constexpr std::array kFunctions{
 
 // Rows of the table by the network's words, which network.h has in the same order.
 constexpr std::array<std::string_view, network::kFunctions.size()> kOfFunctions{
-    "relu", "leaky_relu", "gelu", "gelu", "silu", "tanh"};
+    "relu", "leaky_relu", "gelu", "gelu",       "silu",
+    "tanh", "logistic",   "exp",  "reciprocal", "reciprocal_square_root"};
 constexpr std::array<std::string_view, network::kNormKinds.size()> kOfNorms{
     "layernorm", "rmsnorm", "", "dynamic_tanh", "dynamic_erf"};
 

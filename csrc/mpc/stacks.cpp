@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -15,8 +16,8 @@ namespace {
 
 using spec::FieldValue;
 
-using Member = std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*, AbsorbFfn Stack::*,
-                            RingBits Stack::*>;
+using Member = std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*, Silu Stack::*,
+                            AbsorbFfn Stack::*, RingBits Stack::*>;
 
 struct Field {
   std::string_view name;
@@ -44,6 +45,9 @@ constexpr std::array kFields{
     Field{"gelu", &Stack::gelu, "",
           "how GELU is computed: SPU's tanh form, OpenBumbleBee's segment in Z_2^32 or piecewise "
           "polynomials in Z_2^64, or exactly, by SPU's erf or as jax.nn.gelu's erfc"},
+    Field{"silu", &Stack::silu, "",
+          "how SiLU is computed: as x/2 (1 + tanh(x/2)), or as jax.nn.silu's x times the logistic "
+          "function"},
     Field{"exp_clip", &Stack::exp_clip, "", "one comparison per score sets exp to 0 below -14"},
     Field{"clip_bits", &Stack::clip_bits, "bits", "the width of that comparison", 5, 64},
     Field{"one_hot_bits", &Stack::one_hot_bits, "bits",
@@ -103,6 +107,10 @@ constexpr std::array kFields{
 };
 
 constexpr std::array<std::string_view, 5> kGeluWords{"tanh", "segment", "piecewise", "erf", "erfc"};
+constexpr std::array<std::string_view, 2> kSiluWords{"tanh", "logistic"};
+
+std::span<const std::string_view> words_of(Gelu) { return kGeluWords; }
+std::span<const std::string_view> words_of(Silu) { return kSiluWords; }
 
 struct NamedStack {
   std::string_view name;
@@ -211,12 +219,13 @@ std::int64_t integer_from(const Field& field, const FieldValue& value) {
   return *number;
 }
 
-Gelu gelu_from(const Field& field, const FieldValue& value) {
+template <class Form>
+Form form_from(const Field& field, const FieldValue& value) {
+  const std::span<const std::string_view> words = words_of(Form{});
   const auto* word = std::get_if<std::string>(&value);
-  const auto* found =
-      word ? std::find(kGeluWords.begin(), kGeluWords.end(), *word) : kGeluWords.end();
-  if (found == kGeluWords.end()) fail(field, spec::quoted_list(kGeluWords), value);
-  return static_cast<Gelu>(found - kGeluWords.begin());
+  const auto found = word ? std::find(words.begin(), words.end(), *word) : words.end();
+  if (found == words.end()) fail(field, spec::quoted_list(words), value);
+  return static_cast<Form>(found - words.begin());
 }
 
 AbsorbFfn absorb_ffn_from(const Field& field, const FieldValue& value) {
@@ -237,8 +246,8 @@ void set_field(Stack& stack, const Field& field, const FieldValue& value) {
         using Content = std::decay_t<decltype(stack.*member)>;
         if constexpr (std::is_same_v<Content, bool>)
           stack.*member = flag_from(field, value);
-        else if constexpr (std::is_same_v<Content, Gelu>)
-          stack.*member = gelu_from(field, value);
+        else if constexpr (std::is_same_v<Content, Gelu> || std::is_same_v<Content, Silu>)
+          stack.*member = form_from<Content>(field, value);
         else if constexpr (std::is_same_v<Content, AbsorbFfn>)
           stack.*member = absorb_ffn_from(field, value);
         else if constexpr (std::is_same_v<Content, RingBits>)
@@ -253,8 +262,8 @@ FieldValue get_field(const Stack& stack, const Field& field) {
   return std::visit(
       [&](auto member) -> FieldValue {
         using Content = std::decay_t<decltype(stack.*member)>;
-        if constexpr (std::is_same_v<Content, Gelu>)
-          return std::string(kGeluWords[static_cast<std::size_t>(stack.*member)]);
+        if constexpr (std::is_same_v<Content, Gelu> || std::is_same_v<Content, Silu>)
+          return std::string(words_of(Content{})[static_cast<std::size_t>(stack.*member)]);
         else if constexpr (std::is_same_v<Content, AbsorbFfn>)
           return stack.*member == AbsorbFfn::kWhereLegal
                      ? FieldValue{std::string("where_legal")}

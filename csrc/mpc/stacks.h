@@ -20,6 +20,9 @@ enum class Protocol : std::uint8_t { kCheetah, kSemi2k, kAby3, kSecureNn };
 // degree-3 / degree-6 polynomials in Z_2^64. erf: the exact one, as JAX compiles it for SPU.
 enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise, kErf, kErfc };
 
+// x / 2 (1 + tanh(x / 2)), or x times the logistic function, as jax.nn.silu writes it.
+enum class Silu : std::uint8_t { kTanh, kLogistic };
+
 // Whether the linear FFNs are multiplied into the neighbouring weights before inference.
 enum class AbsorbFfn : std::uint8_t { kNo, kWhereLegal, kYes };
 
@@ -36,6 +39,7 @@ struct Stack {
   bool private_weights = false;        // known to the server in the clear, else secret-shared
   std::int64_t exp_squarings = 8;      // t of exp(x) = (1 + x / 2^t)^(2^t)
   Gelu gelu = Gelu::kTanh;
+  Silu silu = Silu::kTanh;
   bool exp_clip = true;                        // exp is 0 below -14
   std::int64_t clip_bits = 64;                 // width of that comparison
   std::int64_t one_hot_bits = 64;              // width of the embedding's equality test

@@ -103,9 +103,21 @@ struct Norm {
   double epsilon = 0.0;  // of kLayer and kRms
 };
 
-enum class Function : std::uint8_t { kRelu, kLeakyRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
-inline constexpr std::array<std::string_view, 6> kFunctions{"relu",     "leaky_relu", "gelu_tanh",
-                                                            "gelu_erf", "silu",       "tanh"};
+enum class Function : std::uint8_t {
+  kRelu,
+  kLeakyRelu,
+  kGeluTanh,
+  kGeluErf,
+  kSilu,
+  kTanh,
+  kSigmoid,
+  kExp,
+  kReciprocal,
+  kRsqrt,
+};
+inline constexpr std::array<std::string_view, 10> kFunctions{
+    "relu", "leaky_relu", "gelu_tanh", "gelu_erf",   "silu",
+    "tanh", "sigmoid",    "exp",       "reciprocal", "rsqrt"};
 
 struct Activation {
   Function function = Function::kRelu;

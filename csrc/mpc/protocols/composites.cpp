@@ -185,6 +185,15 @@ Cost exponential(const Stack& stack, std::int64_t elements) {
          sequential(scaled_square(stack, elements), static_cast<double>(stack.exp_squarings));
 }
 
+Cost logistic(const Stack& stack, std::int64_t elements) {
+  // fxp_approx.cc, f_sigmoid by default (sigmoid_real). exp is of either sign, so that nothing
+  // clips it and Z_2^32 has no room for it.
+  Stack plain = stack;
+  plain.exp_clip = false;
+  plain.exp_ring_bits = RingBits::k64;
+  return exponential(plain, elements) + reciprocal(stack, elements);
+}
+
 Cost reciprocal(const Stack& stack, std::int64_t elements) {
   // fxp_base.cc, reciprocal_goldschmidt: the sign comes off and is put back.
   return magnitude(stack, elements) + reciprocal_of_positive(stack, elements) +

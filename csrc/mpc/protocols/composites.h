@@ -20,6 +20,9 @@ Cost error_function(const Stack& stack, std::int64_t elements);
 // exp(x) for x <= 0.
 Cost exponential(const Stack& stack, std::int64_t elements);
 
+// 1 / (1 + exp(-x)).
+Cost logistic(const Stack& stack, std::int64_t elements);
+
 Cost reciprocal(const Stack& stack, std::int64_t elements);
 
 Cost reciprocal_square_root(const Stack& stack, std::int64_t elements);

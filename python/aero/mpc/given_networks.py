@@ -254,6 +254,7 @@ def _priced(
         sizes=sizes,
         core=core,
         exact_gelu="gelu_erf" in functions,
+        silu="silu" in functions,
         notes=tuple(notes),
         causal=not fixed and all(one["op"] != "pool" and one.get("causal", True) for one in every),
         positions=positions,

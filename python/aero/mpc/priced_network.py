@@ -39,6 +39,12 @@ _EXACT_GELU = (
     "act: the exact GELU is x/2 (1 + erf(x/sqrt(2))), as `aero private` computes it; gelu=erfc "
     "prices jax.nn.gelu, gelu=tanh the tanh form"
 )
+_SILU = {
+    "tanh": "act: SiLU is x/2 (1 + tanh(x/2)), as `aero private` computes it; silu=logistic prices "
+    "jax.nn.silu",
+    "logistic": "act: SiLU is jax.nn.silu, x times the logistic function; silu=tanh prices "
+    "x/2 (1 + tanh(x/2)), as `aero private` computes it",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class PricedNetwork:
         spec: Of a label.
         exact_gelu: Its GELU is the exact one, which decides the stack's field `gelu`, unless the
             user or a kernel of the stack does.
+        silu: It has SiLU, whose form the stack's field `silu` decides.
         notes: What its price leaves out or takes for granted, whatever the stack.
         positions: How many positions the model has; None where any number is as good.
         causal: Every token sees earlier ones only and has logits, as generation needs.
@@ -62,6 +69,7 @@ class PricedNetwork:
     core: _core.Network
     spec: ArchitectureSpec | None = None
     exact_gelu: bool = False
+    silu: bool = False
     notes: tuple[str, ...] = ()
     positions: int | None = None
     causal: bool = True
@@ -97,6 +105,8 @@ class PricedNetwork:
             found += {"erf": [_EXACT_GELU], "tanh": [_OTHER_GELU]}.get(str(fields["gelu"]), [])
         elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
             found.append(_OTHER_GELU)
+        if self.silu:
+            found.append(_SILU[str(fields["silu"])])
         return tuple(found)
 
 

@@ -250,12 +250,12 @@ def operation_cost(
             (rows, columns); `layernorm` (rows, width); `embedding` (tokens, vocabulary, width);
             `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
             `head_product` (heads, rows, inner, columns: shares times shares, truncated).
-            Without a price of their own there: `silu`, `tanh`, `soft_cap`, `dynamic_tanh`,
-            `dynamic_erf` (elements), `rmsnorm` (rows, width).
-            The parts of those: `product`, `square`, `private_product`, `multiplexer`, `exp`,
-            `reciprocal`, `reciprocal_square_root` (elements); `comparison`, `equality` (elements,
-            bits); `matmul` (rows, inner, columns: shares times shares, no truncation),
-            `plaintext_product` (the same, each party knows one factor).
+            Without a price of their own there: `silu`, `tanh`, `logistic`, `exp`, `reciprocal`,
+            `reciprocal_square_root`, `soft_cap`, `dynamic_tanh`, `dynamic_erf` (elements),
+            `rmsnorm` (rows, width).
+            The parts of those: `product`, `square`, `private_product`, `multiplexer` (elements);
+            `comparison`, `equality` (elements, bits); `matmul` (rows, inner, columns: shares times
+            shares, no truncation), `plaintext_product` (the same, each party knows one factor).
         *sizes: The sizes in parentheses.
         stack: As in `simulate`.
         **overrides: Fields of the stack.

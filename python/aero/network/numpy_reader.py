@@ -7,6 +7,7 @@ head width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,16 @@ def _norm(operation: Operation, weights: Weights, x: Array) -> Array:
     return normed + bias
 
 
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "exp": np.exp,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+
+
 def _activation(operation: Operation, _: Weights, x: Array) -> Array:
     function = operation["function"]
     if function == "relu":
@@ -161,11 +172,8 @@ def _activation(operation: Operation, _: Weights, x: Array) -> Array:
     if function == "gelu_erf":
         exact: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
         return exact
-    if function == "tanh":
-        squashed: Array = np.tanh(x)
-        return squashed
-    silu: Array = x / (1 + np.exp(-x))
-    return silu
+    found: Array = _FUNCTIONS[function](x)
+    return found
 
 
 def _multiply(_: Operation, __: Weights, x: Array, y: Array) -> Array:

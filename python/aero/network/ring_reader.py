@@ -8,6 +8,7 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, C width, V vocab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,15 @@ def _grouped(x: Ring, operation: Operation) -> Ring:
     return x if group == 1 else np.repeat(x, group, axis=1)
 
 
+def _exp_settings(chosen: Approximations) -> dict[str, Any]:
+    return {
+        "squarings": chosen.exp_squarings,
+        "clip": chosen.exp_clip,
+        "clip_bits": chosen.clip_bits,
+        "ring_32": chosen.exp_ring_bits == 32,
+    }
+
+
 def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
     length = scores.shape[-1]
     live = visible(operation, length).sum(axis=-1)
@@ -179,10 +189,7 @@ def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring
     return functions.softmax(
         scores,
         live=np.broadcast_to(live, scores.shape[:-1]),
-        squarings=chosen.exp_squarings,
-        clip=chosen.exp_clip,
-        clip_bits=chosen.clip_bits,
-        ring_32=chosen.exp_ring_bits == 32,
+        **_exp_settings(chosen),
         score_truncation=chosen.score_truncation,
         broadcast_reciprocal=chosen.broadcast_reciprocal,
         arithmetic=run.arithmetic,
@@ -243,10 +250,8 @@ def _activation(run: RingOperations, operation: Operation, _: Weights, x: Ring) 
         return np.maximum(x, 0)
     if function == "leaky_relu":
         return functions.leaky_relu(x, operation["slope"], arithmetic=arithmetic)
-    if function == "silu":
-        return _silu(run, x)
-    if function == "tanh":
-        return functions.hyperbolic_tangent(x, arithmetic=arithmetic)
+    if function in _FUNCTIONS:
+        return _FUNCTIONS[function](run, x)
     return functions.gelu(x, kind=run.approximations.gelu, arithmetic=arithmetic)
 
 
@@ -255,6 +260,28 @@ def _silu(run: RingOperations, x: Ring) -> Ring:
     half = run.times(x, 0.5)
     squashed = functions.hyperbolic_tangent(half, arithmetic=run.arithmetic)
     return functions.product(half, squashed + run.encode(1.0), arithmetic=run.arithmetic)
+
+
+def _exp(run: RingOperations, x: Ring) -> Ring:
+    """Computes exp as softmax does."""
+    return functions.exponential(x, **_exp_settings(run.approximations), arithmetic=run.arithmetic)
+
+
+def _sigmoid(run: RingOperations, x: Ring) -> Ring:
+    """``1 / (1 + exp(-x))``; of either sign, so that nothing clips exp."""
+    squarings, arithmetic = run.approximations.exp_squarings, run.arithmetic
+    grown = functions.exponential(-x, squarings=squarings, clip=False, arithmetic=arithmetic)
+    return functions.reciprocal(grown + run.encode(1.0), arithmetic=arithmetic)
+
+
+_FUNCTIONS: dict[str, Callable[[RingOperations, Ring], Ring]] = {
+    "silu": _silu,
+    "tanh": lambda run, x: functions.hyperbolic_tangent(x, arithmetic=run.arithmetic),
+    "sigmoid": _sigmoid,
+    "exp": _exp,
+    "reciprocal": lambda run, x: functions.reciprocal(x, arithmetic=run.arithmetic),
+    "rsqrt": lambda run, x: functions.reciprocal_square_root(x, arithmetic=run.arithmetic),
+}
 
 
 def _multiply(run: RingOperations, _: Operation, __: Weights, x: Ring, y: Ring) -> Ring:

@@ -53,6 +53,10 @@ TEST(Stacks, ErrorsNameTheFieldAndItsRange) {
   EXPECT_EQ(error_of({{"gelu", FieldValue{std::string("exact")}}}),
             "simulate: gelu must be \"tanh\", \"segment\", \"piecewise\", \"erf\" or \"erfc\", got "
             "\"exact\"");
+  EXPECT_EQ(error_of({{"silu", FieldValue{std::string("erf")}}}),
+            "simulate: silu must be \"tanh\" or \"logistic\", got \"erf\"");
+  EXPECT_EQ(error_of({{"silu", FieldValue{true}}}),
+            "simulate: silu must be \"tanh\" or \"logistic\", got True");
   EXPECT_EQ(error_of({{"absorb_ffn", FieldValue{std::string("maybe")}}}),
             "simulate: absorb_ffn must be True, False or \"where_legal\", got \"maybe\"");
   EXPECT_NE(error_of({{"exp_squaring", FieldValue{std::int64_t{5}}}}).find("exp_squarings"),

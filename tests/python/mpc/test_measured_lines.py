@@ -17,6 +17,10 @@ PRICED = {
     "jax.nn.gelu(x, approximate=True)": ("gelu", {"gelu": "tanh"}),
     "jax.nn.gelu(x, approximate=False)": ("gelu", {"gelu": "erfc"}),
     "x / 2 * (1 + erf(x / sqrt(2)))": ("gelu", {"gelu": "erf"}),
+    "jnp.tanh(x)": ("tanh", {}),
+    "jax.nn.sigmoid(x)": ("logistic", {}),
+    "x * jax.nn.sigmoid(x)": ("silu", {"silu": "logistic"}),
+    "x / 2 * (1 + jnp.tanh(x / 2))": ("silu", {"silu": "tanh"}),
 }
 
 
@@ -28,8 +32,9 @@ def test_a_line_of_jax_sends_what_its_operation_costs(line: str, protocol: str) 
     measured = table["lines"][line][protocol]["bytes"]
     operation, fields = PRICED[line]
     found = mpc.operation_cost(operation, elements, stack=STACKS[protocol], **fields)
-    # A run of one line pays whole extensions of Ferret, a price its share of one.
-    tolerance = EXTENSION if protocol == "cheetah" else 1e-3
+    # A run of one line pays whole extensions of Ferret, a price its share of one; and the
+    # ciphertexts' compressed sizes vary.
+    tolerance = EXTENSION + 1e-4 * measured if protocol == "cheetah" else 1e-3
     assert found.comm_bytes == pytest.approx(measured, abs=tolerance)
 
 

@@ -54,6 +54,7 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
     fields |= {flag: draw(st.booleans()) for flag in draw(st.sets(st.sampled_from(FLAGS)))}
     if draw(st.booleans()):
         fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise", "erf", "erfc"]))
+        fields["silu"] = draw(st.sampled_from(["tanh", "logistic"]))
         fields["exp_ring_bits"] = draw(st.sampled_from([32, 64]))
         fields["clip_bits"] = draw(st.integers(5, 64))
         fields["comparison_bits"] = draw(st.integers(20, 64))
@@ -197,6 +198,7 @@ OPERATION = partial(partial, mpc.operation_cost)
         (priced(mul_share=1), ("mul_share", "True or False", "got 1")),
         (priced(mul_share=None), ("mul_share", "a bool, a number or a str", "got NoneType")),
         (priced(gelu="exact"), ("gelu", '"segment", "piecewise", "erf" or "erfc"', 'got "exact"')),
+        (priced(silu="exact"), ("silu", '"tanh" or "logistic"', 'got "exact"')),
         (priced(absorb_ffn=True), ("absorb_ffn", "False unless every FFN is one fused")),
         (priced(model="gpt3"), ("model",)),
         (priced(context_length=2**24), ("cannot be counted exactly",)),

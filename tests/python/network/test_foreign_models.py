@@ -34,9 +34,12 @@ from transformers import (
 )
 
 from aero import AeroConfig, _core, mpc
+from aero.fixed_point import Approximations, functions
 from aero.models.foreign_writer import describe_model
 from aero.mpc.simulation import optimized_stack_names
+from aero.network import numpy_reader, ring_reader
 from aero.network.checks import check_description
+from aero.network.description import Operation
 from aero.network.numpy_reader import forward
 from aero.network.ring_reader import RingNetwork
 
@@ -130,6 +133,20 @@ def test_fixed_point_computes_a_tanh():
     expected = forward(network, tokens().numpy())
     found = RingNetwork(network).logits(tokens().numpy())
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "last"),
+    [("sigmoid", -8, 8), ("exp", -16, 0), ("reciprocal", 0.1, 40), ("rsqrt", 0.1, 40)],
+)
+def test_fixed_point_computes_functions_of_elements(function, first, last):
+    x = np.linspace(first, last, 999)
+    one = Operation("activation", {"function": function, "width": 999, "slope": 0.0}, ("x",), "y")
+    run = ring_reader.RingOperations(Approximations())
+    found = ring_reader.OPERATIONS["activation"](run, one, {}, run.encode(x))
+    expected = numpy_reader.OPERATIONS["activation"](one, {}, x)
+    # exp is off by x^2 / 2^9 of itself, the logistic function by a quarter of that at most.
+    assert np.abs(functions.decode(found) - expected).max() < 3e-3
 
 
 def test_what_fixed_point_lacks_is_named():

@@ -33,10 +33,15 @@ def assert_equal(found, expected):
         ("gelu_erf", F.gelu),
         ("silu", F.silu),
         ("tanh", torch.tanh),
+        ("sigmoid", torch.sigmoid),
+        ("exp", torch.exp),
+        ("reciprocal", torch.reciprocal),
+        ("rsqrt", torch.rsqrt),
     ],
 )
 def test_activations(function, expected):
     x = values(2, 5, 7)
+    x = np.abs(x) if function == "rsqrt" else x
     found = run("activation", x, function=function, width=7, slope=0.3)
     assert_equal(found, expected(torch.tensor(x)))
 

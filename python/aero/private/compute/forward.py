@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -168,7 +169,15 @@ def _norm(operation: Operation, weights: Weights, _: PrivateSettings, x: Array) 
     return normed + weights["bias"] if "bias" in weights else normed
 
 
-def _activation(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "reciprocal": lambda x: 1.0 / x,
+    "rsqrt": jax.lax.rsqrt,
+}
+
+
+def _activation(operation: Operation, _: Weights, settings: PrivateSettings, x: Array) -> Array:
     function = operation["function"]
     if function == "relu":
         return jnp.maximum(x, 0.0)
@@ -179,8 +188,10 @@ def _activation(operation: Operation, _: Weights, __: PrivateSettings, x: Array)
         return half * (1.0 + jnp.tanh(half))
     if function == "gelu_erf":  # JAX's own, which also divides into erfc, takes 3.2 times the bytes
         return (x * 0.5) * (1.0 + jax.lax.erf(x * float(np.sqrt(0.5))))
-    if function == "tanh":
-        return jnp.tanh(x)
+    if function == "exp":
+        return clipped_exp(x, settings)
+    if function in _FUNCTIONS:
+        return _FUNCTIONS[function](x)
     return jax.nn.gelu(x, approximate=True)
 
 

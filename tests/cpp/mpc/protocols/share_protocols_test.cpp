@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "csrc/mpc/functions.h"
 #include "csrc/mpc/operation_cost.h"
@@ -32,6 +33,8 @@ constexpr std::array kMeasured{
     Measured{"spu-aby3", "gelu", 18153472},
     Measured{"spu-semi2k", "silu", 11403264},
     Measured{"spu-aby3", "silu", 15532032},
+    Measured{"spu-semi2k", "logistic", 19824640},
+    Measured{"spu-aby3", "logistic", 29163520},
     Measured{"spu-semi2k", "dynamic_tanh", 11927552},
     Measured{"spu-aby3", "dynamic_tanh", 15925248},
 };
@@ -41,6 +44,17 @@ TEST(ShareProtocols, SendWhatWasMeasuredToTheByte) {
     EXPECT_NEAR(priced_function(one.function).cost(stack(one.stack), 16384, 1).comm_bytes(),
                 one.bytes, 1e-3)
         << one.stack << " " << one.function;
+}
+
+// x times jax.nn.sigmoid(x), whose exp nothing clips.
+TEST(ShareProtocols, SendOfSiluByTheLogisticFunctionWhatWasMeasured) {
+  const std::pair<const char*, double> measured[] = {{"spu-semi2k", 20480000},
+                                                     {"spu-aby3", 30015488}};
+  for (const auto& [name, bytes] : measured) {
+    Stack one = stack(name);
+    one.silu = Silu::kLogistic;
+    EXPECT_NEAR(priced_function("silu").cost(one, 16384, 1).comm_bytes(), bytes, 1e-3) << name;
+  }
 }
 
 // Every message of SEMI2K is waited for: 181 messages of each party in GELU by erfc.

@@ -27,6 +27,8 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "jax.nn.gelu(x, approximate=False)": ("gelu", {"gelu": "erfc"}),
     "x / 2 * (1 + erf(x / sqrt(2)))": ("gelu", {"gelu": "erf"}),
     "x / 2 * (1 + jnp.tanh(x / 2))": ("silu", {}),
+    "x * jax.nn.sigmoid(x)": ("silu", {"silu": "logistic"}),
+    "jax.nn.sigmoid(x)": ("logistic", {}),
     "jnp.tanh(x)": ("tanh", {}),
 }
 
