@@ -10,6 +10,13 @@ const Primitive* as(const network::Operation& operation) {
   return std::get_if<Primitive>(&operation.primitive);
 }
 
+bool keeps_columns(const network::Operation& operation) {
+  return as<network::Softmax>(operation) || as<network::Shape>(operation) ||
+         as<network::Add>(operation) || as<network::Multiply>(operation) ||
+         as<network::Scale>(operation) || as<network::Activation>(operation) ||
+         as<network::Norm>(operation);
+}
+
 }  // namespace
 
 std::int64_t ValueSizes::columns(const network::Operation& operation) const {
@@ -21,13 +28,15 @@ std::int64_t ValueSizes::columns(const network::Operation& operation) const {
 
 void ValueSizes::write(const network::Operation& operation) {
   Size size;
-  if (!operation.inputs.empty()) size.rows = sizes_[operation.inputs[0]].rows;
+  if (!operation.inputs.empty()) {
+    size.rows = sizes_[operation.inputs[0]].rows;
+    if (keeps_columns(operation)) size.columns = sizes_[operation.inputs[0]].columns;
+  }
+  if (const auto* product = as<network::Linear>(operation)) size.columns = product->out;
   if (const auto* split = as<network::SplitHeads>(operation)) size.heads = split->heads;
   if (as<network::Rotate>(operation) || as<network::Norm>(operation))
     size.heads = sizes_[operation.inputs[0]].heads;
   if (as<network::Scores>(operation)) size.columns = sizes_[operation.inputs[1]].rows;
-  if (as<network::Softmax>(operation) || as<network::Shape>(operation))
-    size.columns = sizes_[operation.inputs[0]].columns;
   if (as<network::Pool>(operation)) size.rows = 1;
   if (const auto* source = as<network::Source>(operation)) size.rows = source->positions;
   if (const auto* moved = as<network::Rearrange>(operation)) {

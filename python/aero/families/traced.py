@@ -10,8 +10,17 @@ from math import prod
 from typing import Any
 
 from aero.families.sizes import Described
-from aero.families.traced_nodes import CHOOSING, FREE, line_of, shape_of, word_of
-from aero.families.traced_values import Tensor, Tracing
+from aero.families.traced_functions import Functions
+from aero.families.traced_nodes import (
+    CHOOSING,
+    FREE,
+    Contraction,
+    contraction_of,
+    line_of,
+    shape_of,
+    word_of,
+)
+from aero.families.traced_values import Tensor
 
 
 def described_program(program: Any) -> Described:
@@ -36,7 +45,7 @@ def described_program(program: Any) -> Described:
     )
 
 
-class _Program(Tracing):
+class _Program(Functions):
     """Turns node after node into operations: `_on_softmax` takes a softmax."""
 
     def take(self, node: Any) -> None:
@@ -95,10 +104,7 @@ class _Program(Tracing):
         is_grouped = shape_of(given)[-len(kernel)] != kernel[0]
         if is_grouped or not self._tensor(weight).is_weight:
             return None
-        rows = prod(shape_of(node)) // outer
-        near = self._at(self._tensor(given).value, rows, prod(kernel))
-        sizes = {"in": prod(kernel), "out": outer, "transposed": False}
-        return self._put("linear", rows, outer, near, **sizes)
+        return self._linear(given, prod(shape_of(node)) // outer, prod(kernel), outer)
 
     _on_conv1d = _on_conv3d = _on_conv2d
 
@@ -114,9 +120,12 @@ class _Program(Tracing):
 
     def _on_matmul(self, node: Any) -> Tensor | None:
         left, right = node.args[:2]
-        if self._tensor(left).value and self._tensor(right).value:
-            return self._of_heads(node, left, right)
-        return self._product(node, left, right)
+        if not (self._tensor(left).value and self._tensor(right).value):
+            return self._product(node, left, right)
+        if min(len(shape_of(left)), len(shape_of(right))) < 2:
+            return None
+        (*heads, rows, columns), inner = shape_of(node), shape_of(left)[-1]
+        return self._of_heads(left, right, Contraction(prod(heads), rows, inner, columns))
 
     _on_mm = _on_bmm = _on_matmul
 
@@ -133,19 +142,41 @@ class _Program(Tracing):
         outer, total = sizes[-1], prod(sizes)
         if not self._tensor(node.args[0]).value:  # W x, of columns
             outer = sizes[-2]
-        inner = prod(shape_of(given)) * outer // total
-        rows = total // outer
+        return self._linear(given, total // outer, prod(shape_of(given)) * outer // total, outer)
+
+    def _linear(self, given: Any, rows: int, inner: int, outer: int) -> Tensor:
         value = self._at(self._tensor(given).value, rows, inner)
         sizes_of_it = {"in": inner, "out": outer, "transposed": False}
         return self._put("linear", rows, outer, value, **sizes_of_it)
 
-    def _of_heads(self, node: Any, left: Any, right: Any) -> Tensor:
-        """Shares times shares, for each of the axes before the last two."""
-        heads, inner = prod(shape_of(node)[:-2]), shape_of(left)[-1]
-        rows, columns = shape_of(node)[-2:]
-        first = self._heads_of(left)
+    def _on_einsum(self, node: Any) -> Tensor | None:
+        """Reads a product of two operands: letters of both and of the result are heads."""
+        equation, operands = node.args[:2]
+        found = contraction_of(equation, [shape_of(one) for one in operands])
+        if found is None:
+            return None
+        left, right = operands
+        if self._tensor(left).value and self._tensor(right).value:
+            if not found.sums:
+                return self._times(node, [left, right])
+            if self._is_weighting(self._tensor(right).value):
+                return self._of_heads(right, left, found.turned())
+            return self._of_heads(left, right, found)
+        if not self._tensor(left).value:
+            left, right, found = right, left, found.turned()
+        if not found.sums:
+            return self._scaled(node, left, right)
+        if not self._tensor(right).is_weight:
+            self._folded[line_of(node)] += 1
+            return Tensor(self._tensor(left).value)
+        return self._linear(left, found.heads * found.rows, found.inner, found.columns)
+
+    def _of_heads(self, left: Any, right: Any, sizes_of_it: Contraction) -> Tensor:
+        """Shares times shares, for each of the heads."""
+        heads, rows, inner, columns, _ = sizes_of_it
+        first = self._at(self._tensor(left).value, rows, inner)
         sizes = {"heads": heads, "key_heads": heads}
-        if self._sizes[first].made["op"] == "softmax":
+        if self._is_weighting(first):
             second = self._at(self._tensor(right).value, inner, columns)
             return self._put("weighted_sum", rows, columns, first, second, **sizes,
                              head_dim=columns)  # fmt: skip
@@ -203,34 +234,12 @@ class _Program(Tracing):
     def _on_rms_norm(self, node: Any) -> Tensor:
         return self._normed(node, "rms", prod(node.args[1]))
 
-    def _activated(self, node: Any, function: str, slope: float = 0.0) -> Tensor:
-        value = self._rows_of(node.args[0])
-        size = self._sizes[value]
-        return self._put("activation", size.rows, size.columns, value, function=function,
-                         width=size.columns, slope=slope)  # fmt: skip
-
-    def _on_gelu(self, node: Any) -> Tensor:
-        is_tanh = node.kwargs.get("approximate", "none") == "tanh"
-        return self._activated(node, "gelu_tanh" if is_tanh else "gelu_erf")
-
-    def _on_relu(self, node: Any) -> Tensor:
-        return self._activated(node, "relu")
-
-    def _on_leaky_relu(self, node: Any) -> Tensor:
-        return self._activated(node, "leaky_relu", *map(float, node.args[1:2] or (0.01,)))
-
-    def _on_silu(self, node: Any) -> Tensor:
-        return self._activated(node, "silu")
-
-    def _on_tanh(self, node: Any) -> Tensor:
-        return self._activated(node, "tanh")
-
-    def _on_rsqrt(self, node: Any) -> Tensor | None:
+    def _on_rsqrt(self, node: Any) -> Tensor:
         """Reads an RMSNorm: 1 / sqrt of a mean of squares, times what was squared."""
         value = self._tensor(node.args[0]).value
         made = self._sizes[value].made
         if made["op"] != "multiply" or made["inputs"][0] != made["inputs"][1]:
-            return None
+            return self._activated(node.args[0], "rsqrt")
         made |= {"op": "norm", "inputs": made["inputs"][:1], "kind": "rms", "epsilon": 1e-5}
         rows = prod(shape_of(node))
         factor = self._put("rearrange", rows, 1, value, positions=rows, width=1)
@@ -243,7 +252,7 @@ class _Program(Tracing):
         if all(values):
             for factor, other in (values, values[::-1]):
                 norm = self._factors.get(factor)
-                if norm and other in self._sizes[norm].made["inputs"]:
+                if norm and self._moved(other) == self._moved(self._sizes[norm].made["inputs"][0]):
                     self._bare.add(self._factors.pop(factor))  # a second product is its own
                     return Tensor(norm)
             return self._times(node, [first, second])
@@ -252,8 +261,9 @@ class _Program(Tracing):
 
     def _on_div(self, node: Any) -> Tensor | None:
         given, factor = node.args[:2]
-        if not self._tensor(given).value or self._tensor(factor).value:
-            return None
+        if self._tensor(factor).value:
+            inverse = self._activated(factor, "reciprocal")
+            return self._times(node, [given, inverse]) if self._tensor(given).value else inverse
         return self._scaled(node, given, factor if hasattr(factor, "name") else 1 / factor)
 
     def _on_pow(self, node: Any) -> Tensor | None:
@@ -270,8 +280,8 @@ class _Program(Tracing):
         shape = shape_of(node)
         values = [(one if isinstance(one, Tensor) else self._tensor(one)).value for one in factors]
         rows, width = prod(shape[:-1]), shape[-1] if shape else 1
-        return self._put("multiply", rows, width, *(self._at(one, rows, width) for one in values),
-                         width=width)  # fmt: skip
+        placed = {one: self._at(one, rows, width) for one in values}
+        return self._put("multiply", rows, width, *(placed[one] for one in values), width=width)
 
     def _scaled(self, node: Any, given: Any, factor: Any) -> Tensor:
         """Times what the server knows, or times public numbers."""

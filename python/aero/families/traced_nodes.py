@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 # Linear with public numbers, or a move: each party computes it on its own shares.
 FREE = frozenset({
@@ -24,6 +25,50 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n    (?P<code>[^\n]*))?'
 )
 _LONGEST = 48
+_OPEN = "0123456789"  # the axes of an ellipsis, counted from the last
+
+
+class Contraction(NamedTuple):
+    """A product of `heads` pairs of matrices; `sums` over a common axis, if only of one number."""
+
+    heads: int
+    rows: int
+    inner: int
+    columns: int
+    sums: bool = True
+
+    def turned(self) -> Contraction:
+        """The same with its factors the other way round."""
+        return self._replace(rows=self.columns, columns=self.rows)
+
+
+def contraction_of(equation: str, shapes: list[list[int]]) -> Contraction | None:
+    """What an einsum of two operands multiplies; None of others, and where a letter repeats."""
+    given, arrow, result = equation.replace(" ", "").partition("->")
+    terms = given.split(",")
+    if len(terms) != 2 or len(shapes) != 2:
+        return None
+    sizes: dict[str, int] = {}
+    axes: list[set[str]] = []
+    for term, shape in zip(terms, shapes, strict=True):
+        hidden = len(shape) - len(term.replace("...", ""))
+        letters = term.replace("...", _OPEN[len(_OPEN) - hidden :])
+        if len({*letters}) != len(letters):
+            return None
+        axes.append({*letters})
+        for letter, size in zip(letters, shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    left, right = axes
+    kept = {*_OPEN} | ({*result} if arrow else left ^ right)
+
+    def count(letters: set[str]) -> int:
+        return prod(sizes[letter] for letter in letters)
+
+    both, summed = left & right & kept, (left & right) - kept
+    return Contraction(
+        count(both), count((left - right) & kept), count(summed), count((right - left) & kept),
+        bool(summed),
+    )  # fmt: skip
 
 
 def word_of(node: Any) -> str:

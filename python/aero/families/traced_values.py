@@ -150,6 +150,19 @@ class Tracing:
         """The value of a node, its last two axes as rows and columns; the others are heads."""
         return self._at(self._tensors[node.name].value, *shape_of(node)[-2:])
 
+    def _moved(self, value: str) -> str:
+        """The value whose numbers these are, in other places."""
+        while self._sizes[value].made["op"] == "rearrange":
+            value = self._sizes[value].made["inputs"][0]
+        return value
+
+    def _is_weighting(self, value: str) -> bool:
+        """Made of scores, as by a softmax, written out or not."""
+        while (made := self._sizes[value].made)["op"] in ("activation", "add", "multiply",
+                                                          "rearrange"):  # fmt: skip
+            value = made["inputs"][0]
+        return made["op"] in ("scores", "softmax")
+
     def _joined(self, values: list[str]) -> Tensor:
         """The sum of values, or any other that waits for them and costs nothing."""
         if len(values) == 1:
