@@ -152,6 +152,8 @@ class _Program(Functions):
     def _on_einsum(self, node: Any) -> Tensor | None:
         """Reads a product of two operands: letters of both and of the result are heads."""
         equation, operands = node.args[:2]
+        if len(operands) == 1:
+            return self._tensor(operands[0])
         found = contraction_of(equation, [shape_of(one) for one in operands])
         if found is None:
             return None
@@ -246,8 +248,20 @@ class _Program(Functions):
         self._factors[factor.value] = value
         return factor
 
+    def _on_sqrt(self, node: Any) -> Tensor | None:
+        """Reads 1 / sqrt, of which SPU's compiler makes rsqrt, where all that follows divides."""
+        if any(
+            word_of(one) not in ("div", "reciprocal") or one.args[-1] is not node
+            for one in node.users
+        ):
+            return None
+        self._inverted.add(node.name)
+        return self._on_rsqrt(node)
+
     def _on_mul(self, node: Any) -> Tensor | None:
-        first, second = node.args[:2]
+        return self._multiplied(node, *node.args[:2])
+
+    def _multiplied(self, node: Any, first: Any, second: Any) -> Tensor | None:
         values = [self._tensor(first).value, self._tensor(second).value]
         if all(values):
             for factor, other in (values, values[::-1]):
@@ -262,23 +276,32 @@ class _Program(Functions):
     def _on_div(self, node: Any) -> Tensor | None:
         given, factor = node.args[:2]
         if self._tensor(factor).value:
-            inverse = self._activated(factor, "reciprocal")
-            return self._times(node, [given, inverse]) if self._tensor(given).value else inverse
+            return self._multiplied(node, given, self._inverse_of(factor))
         return self._scaled(node, given, factor if hasattr(factor, "name") else 1 / factor)
 
     def _on_pow(self, node: Any) -> Tensor | None:
         given, power = node.args[:2]
+        if power == -0.5:
+            return self._on_rsqrt(node)
         if power not in (2, 3):
             return None
         square = self._times(node, [given, given])
         return square if power == 2 else self._times(node, [given, square])
+
+    def _on_glu(self, node: Any) -> Tensor:
+        shape = shape_of(node)
+        half = self._at(self._tensor(node.args[0]).value, prod(shape[:-1]), shape[-1])
+        return self._times(node, [node.args[0], self._function(half, "sigmoid")])
+
+    def _on_hardswish(self, node: Any) -> Tensor:
+        return self._times(node, [node.args[0], self._bounded(node, 2)])
 
     def _on_square(self, node: Any) -> Tensor:
         return self._times(node, [node.args[0], node.args[0]])
 
     def _times(self, node: Any, factors: list[Any]) -> Tensor:
         shape = shape_of(node)
-        values = [(one if isinstance(one, Tensor) else self._tensor(one)).value for one in factors]
+        values = [self._tensor(one).value for one in factors]
         rows, width = prod(shape[:-1]), shape[-1] if shape else 1
         placed = {one: self._at(one, rows, width) for one in values}
         return self._put("multiply", rows, width, *(placed[one] for one in values), width=width)
@@ -298,5 +321,6 @@ class _Program(Functions):
         if size.made["op"] == "scores" and not hasattr(factor, "name"):
             size.made["scale"] = size.made["scale"] * float(factor)
             return Tensor(value)
-        self._folded[line_of(node)] += 1
+        if factor != 1:
+            self._folded[line_of(node)] += 1
         return Tensor(value)

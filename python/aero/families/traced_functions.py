@@ -44,7 +44,12 @@ class Functions(Tracing):
         return self._activated(node.args[0], "exp")
 
     def _on_reciprocal(self, node: Any) -> Tensor:
-        return self._activated(node.args[0], "reciprocal")
+        return self._inverse_of(node.args[0])
+
+    def _inverse_of(self, given: Any) -> Tensor:
+        if given.name in self._inverted:
+            return self._tensor(given)
+        return self._activated(given, "reciprocal")
 
     # --- max(x, y) = y + relu(x - y) -------------------------------------------------------------
 
@@ -60,7 +65,7 @@ class Functions(Tracing):
     def _on_hardtanh(self, node: Any) -> Tensor:
         return self._bounded(node, 2)
 
-    _on_relu6 = _on_hardtanh
+    _on_relu6 = _on_hardsigmoid = _on_hardtanh
 
     def _bounded(self, node: Any, times: int) -> Tensor:
         values = [self._tensors[one.name].value for one in node.all_input_nodes]

@@ -54,6 +54,7 @@ class Tracing:
         self._numbers = itertools.count()
         self._factors: dict[str, str] = {}  # 1 / sqrt of a mean of squares: the norm that it makes
         self._bare: set[str] = set()  # norms that such products made, without a gain so far
+        self._inverted: set[str] = set()  # nodes of sqrt that stand for 1 / sqrt
         self._node: Any = None
         self.placed: list[tuple[Operation, str]] = []
         self.rows = 1
@@ -171,6 +172,8 @@ class Tracing:
         return self._put("add", size.rows, size.columns, *values)
 
     def _tensor(self, given: Any) -> Tensor:
+        if isinstance(given, Tensor):
+            return given
         return self._tensors[given.name] if hasattr(given, "name") else Tensor()
 
 

@@ -146,16 +146,44 @@ def test_an_rmsnorm_written_out_costs_what_its_family_costs() -> None:
         assert found.by_kind[part] == report.by_kind[part]
 
 
+def by_rsqrt(x: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+
 class Normed(nn.Module):
     """An RMSNorm in numbers, and what becomes of it."""
 
-    def __init__(self, after: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self, after: Callable[[Tensor, Tensor, Tensor], Tensor],
+        normed: Callable[[Tensor], Tensor] = by_rsqrt,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.after, self.gain = after, nn.Parameter(torch.ones(8))
+        self.after, self.normed, self.gain = after, normed, nn.Parameter(torch.ones(8))
 
     def forward(self, x: Tensor) -> Tensor:
-        root = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
-        return self.after(x * root, x, self.gain)
+        return self.after(self.normed(x), x, self.gain)
+
+
+@pytest.mark.parametrize(
+    "normed",
+    [
+        lambda x: x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+        lambda x: x * (1 / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-6)),
+        lambda x: (x.pow(2).mean(-1, keepdim=True) + 1e-6).pow(-0.5) * x,
+    ],
+)
+def test_an_rmsnorm_is_known_however_its_root_is_written(
+    normed: Callable[[Tensor], Tensor],
+) -> None:
+    def after(n: Tensor, x: Tensor, gain: Tensor) -> Tensor:
+        return gain * n * x
+
+    found, expected = (
+        mpc.simulate(exported(Normed(after, one), torch.zeros(4, 8))) for one in (normed, by_rsqrt)
+    )
+    assert (found.total, found.by_kind, found.notes) == (
+        expected.total, expected.by_kind, expected.notes,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -192,7 +220,8 @@ class Called(nn.Module):
         (torch.cos, "cos of 1x4x4, 1 call"),
         (lambda x: x.max(-1).indices, "max of 1x4, 1 call"),
         (lambda x: x[0, 0] @ x[0, 1], "matmul of one number, 1 call"),
-        (lambda x: torch.einsum("bii->bi", x), "einsum of 1x4, 1 call"),
+        (lambda x: torch.einsum("bii,bij->bj", x, x), "einsum of 1x4, 1 call"),
+        (torch.sqrt, "sqrt of 1x4x4, 1 call"),
         (lambda x: torch.einsum("bij,bjk,bkl->bil", x, x, x), "einsum of 1x4x4, 1 call"),
         (lambda x: functional.max_pool2d(x, 2), "max_pool2d of 1x2x2, 1 call"),
         (lambda x: functional.linear(x, torch.ones(4, 4)), "1 public factor"),
@@ -372,6 +401,9 @@ def test_an_einsum_with_a_weight_is_a_product_with_it(equation: str, shape: str)
         (torch.reciprocal, "reciprocal", (32,)),
         (torch.rsqrt, "reciprocal_square_root", (32,)),
         (lambda x: 1 / x, "reciprocal", (32,)),
+        (lambda x: 1 / torch.sqrt(x), "reciprocal_square_root", (32,)),
+        (lambda x: x.pow(-0.5), "reciprocal_square_root", (32,)),
+        (lambda x: torch.exp(torch.einsum("ij->ji", x)), "exp", (32,)),
         (lambda x: torch.maximum(x, x.flip(0)), "relu", (32,)),
         (lambda x: torch.max(x, x.flip(0)), "relu", (32,)),
         (lambda x: torch.clamp(x, min=-1.0), "relu", (32,)),
@@ -399,6 +431,11 @@ def test_a_function_of_elements_costs_what_its_operation_costs(
         (lambda x: x[:, :7].amax(-1), [12, 4, 4, 4]),  # 3 pairs, 1, and two left over
         (lambda x: torch.clamp(x, -1.0, 1.0), [32, 32]),
         (functional.relu6, [32, 32]),
+        (functional.hardsigmoid, [32, 32]),
+        (functional.hardswish, [32, 32, 32]),  # and a product
+        (lambda x: functional.glu(x, -1), [16, 16]),
+        (lambda x: x / x.flip(0), [32, 32]),
+        (lambda x: x / x.sum(-1, keepdim=True), [4, 32]),
     ],
 )
 def test_the_largest_of_a_row_is_a_tree_of_comparisons(
