@@ -49,14 +49,16 @@ def exports(folder):
     }
     for name, model in foreign.items():
         write_network(describe_model(model.eval()), folder / name)
-    squashed = describe_model(foreign["llama"])
-    for layer in squashed.description["operations"]:
-        for operation in layer.get("operations", ()):
-            if operation["op"] == "activation":
-                operation["function"] = "tanh"
-    write_network(squashed, folder / "tanh")
+    functions = ("tanh", "sigmoid", "exp")
+    for function in functions:
+        other = describe_model(foreign["llama"])
+        for layer in other.description["operations"]:
+            for operation in layer.get("operations", ()):
+                if operation["op"] == "activation":
+                    operation["function"] = function
+        write_network(other, folder / function)
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
-    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign) + 2)
+    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign) + len(functions) + 1)
 
 
 def delayed(network):
