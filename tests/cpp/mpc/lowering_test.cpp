@@ -199,6 +199,26 @@ TEST(Lowering, LastLayerOfOneRowLeavesOneRowToTheHead) {
   }
 }
 
+// Behind the logits, and a function of them, there are as many columns as tokens; scores have those
+// of their keys.
+TEST(Lowering, ASoftmaxHasTheColumnsOfWhatItReads) {
+  network::Network network = network::describe(tiny("SM"));
+  std::vector<network::Operation>& head = network.segments.back().operations;
+  for (const network::Primitive& next :
+       {network::Primitive{network::Activation{network::Function::kExp, 256}},
+        network::Primitive{network::Softmax{.heads = 1}}}) {
+    network::Operation more = head.back();
+    more.inputs = {more.output};
+    more.primitive = next;
+    head.push_back(more);
+  }
+  std::vector<std::string> shapes;
+  for (const Operation& operation : lower(network, {}, whole_context(network)))
+    if (std::holds_alternative<SoftmaxShape>(operation.shape))
+      shapes.push_back(shape_text(operation.shape));
+  EXPECT_EQ(shapes, (std::vector<std::string>{"64x32", "64x32", "32x256"}));
+}
+
 // A classifier behind one layer of attention, on the mean of all rows or on one of them.
 TEST(Lowering, LastLayerOfOneRowHasAllRowsWhereTheirMeanIsRead) {
   const auto scores = [](network::PoolKind kind) {
