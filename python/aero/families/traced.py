@@ -275,6 +275,8 @@ class _Program(Functions):
 
     def _on_div(self, node: Any) -> Tensor | None:
         given, factor = node.args[:2]
+        if node.kwargs.get("rounding_mode") is not None:
+            return None
         if self._tensor(factor).value:
             return self._multiplied(node, given, self._inverse_of(factor))
         return self._scaled(node, given, factor if hasattr(factor, "name") else 1 / factor)

@@ -222,6 +222,8 @@ class Called(nn.Module):
         (lambda x: x[0, 0] @ x[0, 1], "matmul of one number, 1 call"),
         (lambda x: torch.einsum("bii,bij->bj", x, x), "einsum of 1x4, 1 call"),
         (torch.sqrt, "sqrt of 1x4x4, 1 call"),
+        (lambda x: torch.div(x, x, rounding_mode="floor"), "div of 1x4x4, 1 call"),
+        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "div of 1x4x4, 1 call"),
         (lambda x: torch.einsum("bij,bjk,bkl->bil", x, x, x), "einsum of 1x4x4, 1 call"),
         (lambda x: functional.max_pool2d(x, 2), "max_pool2d of 1x2x2, 1 call"),
         (lambda x: functional.linear(x, torch.ones(4, 4)), "1 public factor"),
