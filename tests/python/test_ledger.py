@@ -156,6 +156,7 @@ OF_NO_PROCESSOR = {
     "cuda_float32_sums_emulated",
     "cuda_sharp_rows_emulated",
     "private_lines",
+    "private_families",
     "private_protocols",
     "strangers",
     "transformers_models",
