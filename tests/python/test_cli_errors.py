@@ -74,7 +74,7 @@ MISTAKES = [
     *(([command, "{tmp}/none"], ["{tmp}/none"]) for command in ("evaluate", "analyze", "report")),
     (["show", "{tmp}/..", "--text", "x", "--no-browse"], ["{tmp}/..", "a network's folder"]),
     (["show", "no-such/network"], ["no-such/network"]),
-    (["export", "{tmp}", "--output", "{tmp}/out"], ["GPT-2 or Pythia", "llama"]),
+    (["export", "{tmp}", "--output", "{tmp}/out", "--remote-code"], ["GPT-2 or Pythia", "llama"]),
     (["cost", "schedule", "SM", "--trace", "/none/t.json"], ["--trace", "/none/t.json"]),
 ]
 

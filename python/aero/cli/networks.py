@@ -179,7 +179,9 @@ def export(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN_OR_MODEL", help="Run folder, or folder of a saved AERO, GPT-2 or Pythia."
+            metavar="RUN_OR_MODEL",
+            help="Run folder, or folder of a saved AERO, GPT-2 or Pythia, or of a Llama and the "
+            "like, which the refusal of another lists.",
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder to write.")],
@@ -195,6 +197,7 @@ def export(
         from aero.export import export_remote_code, export_weights
         from aero.internals.atomic_files import require_no_run
         from aero.internals.errors import disk_errors
+        from aero.models.foreign_writer import DESCRIBED
         from aero.saved.loading import load_saved_network, require_supported
 
         require_no_run(output, "export")
@@ -205,7 +208,7 @@ def export(
                 f"export: {saved} holds no network (no config.json); give a finished run or a "
                 "folder that save_pretrained wrote"
             )
-        require_supported(saved)
+        require_supported(saved, others=() if remote_code else DESCRIBED)
         model = load_saved_network(saved, as_it_is=True)
         write = export_remote_code if remote_code else export_weights
         with disk_errors("the network", output, "export again", command="export"):

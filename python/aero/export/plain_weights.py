@@ -1,4 +1,4 @@
-"""An AERO network as plain matrices and a description of how they are joined, as files."""
+"""A network as plain matrices and a description of how they are joined, as files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from aero.internals.atomic_files import (
     write_bytes_atomically,
     write_json_atomically,
 )
-from aero.models.causal_lm import carry_over
-from aero.models.network_writer import described_network
+from aero.models.foreign_writer import describe_model
 from aero.network.description import DESCRIPTION_FILE, WEIGHTS_FILE, Network
 
 
@@ -28,8 +27,9 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
     inverted, one per head and position. The network is that of evaluation mode.
 
     Args:
-        model: an `AeroForCausalLM`, or a GPT-2, Pythia or nanoGPT network, see
-            `aero.models.causal_lm.carry_over`.
+        model: an `AeroForCausalLM`, a GPT-2, Pythia or nanoGPT network (see
+            `aero.models.causal_lm.carry_over`), or a model of transformers of one of the families
+            of `aero.models.foreign_writer.describe_model`, such as Llama.
         folder: made if missing. Files in it are replaced, the description last; it holds the
             weights' SHA-256, so that a reader never joins files of two exports.
 
@@ -50,7 +50,7 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
         ...     sorted(file.name for file in path.iterdir())
         ['network.json', 'weights.safetensors']
     """
-    return write_network(described_network(carry_over(model)), Path(folder))
+    return write_network(describe_model(model), Path(folder))
 
 
 def write_network(network: Network, folder: Path) -> Path:

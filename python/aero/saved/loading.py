@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,19 @@ def load_decoder(path: str | Path) -> PreTrainedModel:
     return load_saved_network(path, **options)
 
 
-def require_supported(path: str | Path) -> None:
-    """Raises `TrainingError` where a folder's `config.json` names a kind that has no AERO form."""
+def require_supported(path: str | Path, *, others: Sequence[str] = ()) -> None:
+    """Raises `TrainingError` where a folder's `config.json` names a kind that has no AERO form.
+
+    Args:
+        path: the folder.
+        others: further kinds that the command takes, as `model_type` has them.
+    """
     kind = _kind(path)
-    if kind not in _WITH_AERO_FORM:
+    if kind not in (*_WITH_AERO_FORM, *others):
+        known = " or ".join([", ".join(["AERO", "GPT-2", *others]), "Pythia"])
         raise TrainingError(
-            f"{printable(str(path))}: expected a network of AERO, GPT-2 or Pythia, got "
-            f"{shown(kind)}, which this command does not support; aero.entropies(model, ids) "
-            "and aero show work with it"
+            f"{printable(str(path))}: expected a network of {known}, got {shown(kind)}, which this "
+            "command does not support; aero.entropies(model, ids) and aero show work with it"
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 
 import aero
 from aero.network import numpy_reader
@@ -103,11 +103,10 @@ def test_foreign_networks_are_exported_too(tmp_path):
     torch.manual_seed(0)
     pythia = GPTNeoXForCausalLM(config).double().eval()
     assert_logits_are_reproduced(pythia, tmp_path, 1e-6)
-    llama = LlamaConfig(
-        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
-    with pytest.raises(ValueError, match="LlamaForCausalLM"):
-        aero.export_weights(LlamaForCausalLM(llama), tmp_path)
+    sizes = {"vocab_size": 8, "hidden_size": 8, "num_layers": 1, "num_heads": 2}
+    neo = GPTNeoForCausalLM(GPTNeoConfig(**sizes, attention_types=[[["global"], 1]]))
+    with pytest.raises(ValueError, match="GPTNeoForCausalLM"):
+        aero.export_weights(neo, tmp_path)
 
 
 def test_networks_that_are_still_annealed_are_refused(tmp_path):

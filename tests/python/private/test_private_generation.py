@@ -19,8 +19,6 @@ from transformers import MistralConfig, MistralForCausalLM
 
 import aero
 from aero.cli.private import chosen_settings
-from aero.export.plain_weights import write_network
-from aero.models.foreign_writer import describe_model
 from aero.network.description import operations_of
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
@@ -82,7 +80,7 @@ def test_new_tokens_see_what_the_parties_keep_of_earlier_ones(tmp_path: Path) ->
         aero.export_weights(trained("EReg(SM(t)+ScFuFFN_i1)"), tmp_path / "temperatures"),
         aero.export_weights(trained("EReg(SM(t)+FN+ScFuFFN)", **PYTHIA), tmp_path / "rotary"),
         aero.export_weights(trained("SOTA:SM+ScFuFFN_i1", head_dim=24), tmp_path / "shaped"),
-        write_network(describe_model(grouped.eval()), tmp_path / "window"),
+        aero.export_weights(grouped.eval(), tmp_path / "window"),
     ]
     jobs = [job(folder) for folder in folders]
     jobs[0]["walk"] = True
