@@ -82,12 +82,11 @@ def advise(
             ]
             for one in found.networks:
                 lines.append(total(f"with training ({one.change.name})", one))
-            return "\n".join([*lines, "", *found.commands(label, model)])
+            return "\n".join([*lines, "", *commands, *without])
 
-        put(
-            text, lambda: found.to_dict() | {"commands": found.commands(label, model)}, str,
-            as_json=as_json, as_csv=False,
-        )  # fmt: skip
+        commands, without = found.commands(label, model), found.without_command(label)
+        words = {"commands": commands, "notes": without}
+        put(text, lambda: found.to_dict() | words, str, as_json=as_json, as_csv=False)
 
 
 def where(

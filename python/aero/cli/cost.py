@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,9 +58,8 @@ def show(
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
         as_dict = functools.partial(found.to_dict, network, compute)
         put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
-        _advise_padding(
-            found, lambda length: _report(label, model, length, vocab_size, stack, settings(set_))
-        )
+        given = _given(model, context_length, vocab_size, stack, settings(set_))
+        _advise_padding(label, given, network, compute)
 
 
 def compare(
@@ -187,28 +186,31 @@ def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
             raise ValueError(f"--what-if must be PART=TIMES, got {text!r}") from None
 
 
-def _advise_padding(found: CostReport, price: Callable[[int], CostReport]) -> None:
-    """Says, beside the output, at which longer context a pass sends less."""
-    from aero.mpc.padding import cheaper_length
+def _advise_padding(label: str, given: dict[str, Any], network: str | None, compute: str) -> None:
+    """Says, beside the output, at which longer contexts a pass sends less, or takes less time."""
+    from aero import mpc
+    from aero.mpc.padding import cheaper_lengths
+    from aero.mpc.simulation import network_on
 
-    padded = cheaper_length(found, price)
-    if padded is not None:
-        length, saved = padded
-        note(
-            f"advice: pad T to {length}: {100 * saved:.1f} % fewer bytes, as its ciphertexts are "
-            "full"
-        )
+    priced, _, stack = network_on(label, **given)
+    link = None if network is None else mpc.network_profile(network)
+    for one in cheaper_lengths(priced, stack, link, mpc.compute_profile(compute)):
+        note(f"advice: {one.text}")
 
 
-def _report(
-    label: str,
+def _report(label: str, *given: Any) -> CostReport:
+    from aero import mpc
+
+    return mpc.simulate(label, **_given(*given))
+
+
+def _given(
     model: str,
     context_length: int | None,
     vocab_size: int | None,
     stack: str,
     fields: dict[str, Any],
-) -> CostReport:
-    from aero import mpc
-
-    sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
-    return mpc.simulate(label, **{"model": model, "stack": stack, **sizes, **fields})
+) -> dict[str, Any]:
+    """The keywords of `aero.mpc.simulate`."""
+    sizes = {"context_length": context_length, "vocab_size": vocab_size}
+    return {"model": model, "stack": stack, **sizes, **fields}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.changes import (
     NONE,
@@ -19,10 +21,20 @@ from aero.mpc.changes import (
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.given_networks import is_folder, preset_named
-from aero.mpc.padding import padded_lengths
-from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.simulation import described_spec, network_and_fields, simulate
+from aero.mpc.given_networks import is_described, is_folder, preset_named
+from aero.mpc.own_networks import (
+    CONVERTED,
+    conversion,
+    description_of,
+    own_decoder,
+    own_network,
+    predicts_next,
+    training,
+)
+from aero.mpc.padding import Longer, cheaper_lengths
+from aero.mpc.priced_network import PricedNetwork
+from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile
+from aero.mpc.simulation import described_spec, network_on, simulate
 
 # The stacks of `aero private`, with the setting that chooses them.
 _RUNS = {
@@ -30,10 +42,8 @@ _RUNS = {
     "spu-semi2k": " --set protocol=semi2k",
     "spu-aby3": " --set protocol=aby3",
 }
-# Of SPU; each trusts other parties.
+# The families of protocols.
 PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
-# Families that `aero convert` takes.
-_CONVERTED = ("gpt2", "gpt_neox")
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,11 @@ class Advice:
         network: The link.
         rows: Single changes, those that save most seconds first.
         as_it_is: All settings of a run that save, none of which needs training.
-        networks: Those and another network that a command takes, the fastest first.
+        networks: Those and another network that a command trains or converts, the fastest first.
         share_bytes: A party's shares of the weights, the least that it keeps.
+        own: The network, where it is one of ours, a GPT-2 or a Pythia.
+        exact_gelu: Its GELU is the exact one.
+        runs: `aero private` runs it.
     """
 
     report: CostReport
@@ -74,6 +87,9 @@ class Advice:
     as_it_is: Advised
     networks: tuple[Advised, ...]
     share_bytes: float
+    own: ArchitectureSpec | None
+    exact_gelu: bool
+    runs: bool
 
     @property
     def trained(self) -> Advised | None:
@@ -81,33 +97,45 @@ class Advice:
         return self.networks[0] if self.networks else None
 
     def commands(self, source: str, model: str = "gpt2") -> list[str]:
-        """The configuration in the words of the commands that take it.
+        """The configuration in the words of the commands that take it; none where no command does.
 
         Args:
             source: What is priced, as typed: a label, a preset's name or a folder.
             model: The preset of a label.
         """
         chosen = self.trained or self.as_it_is
-        stack = chosen.report.description.base
+        if self.trained is None and not self.runs:
+            return []
+        preset = "" if is_folder(source) else preset_named(source) or model
         lines = []
-        label = self.trained.change.label if self.trained else ""
-        if label:
-            preset = "" if is_folder(source) else preset_named(source) or model
-            lines.append(f"aero train --label '{label}'{self._sizes(preset)}")
-            if preset or self.report.spec is not None or self.report.label in _CONVERTED:
-                folder = "FOLDER" if preset else source
-                lines.append(f"aero convert {folder} --label '{label}' --output converted")
+        if self.trained is not None:
+            lines = self.commands_of(self.trained.change.network, preset, source)
         settings = "".join(f" --set {k}={_word(v)}" for k, v in chosen.change.fields.items())
+        stack = chosen.report.description.base
         run = f"aero cost show NETWORK --stack {stack}"
         if stack in _RUNS:
             run = f"aero private run RUN{_RUNS[stack]}"
         return [*lines, run + settings]
 
-    def _sizes(self, preset: str) -> str:
-        sizes: dict[str, object] = {"preset": preset}
-        if not preset:
-            sizes = {name: self.report.sizes[name] for name in ("num_layers", "num_heads", "width")}
-        return "".join(f" --set model.{name}={size}" for name, size in sizes.items())
+    def commands_of(
+        self, target: ArchitectureSpec, preset: str = "", source: str = "FOLDER"
+    ) -> list[str]:
+        """The commands that make a network: its training, and its conversion from this one."""
+        made = training(target, preset, exact_gelu=self.exact_gelu)
+        is_read = self.report.spec is not None or self.report.label in CONVERTED
+        if self.own is not None and is_read:
+            made += conversion(self.own, target, "FOLDER" if preset else source)
+        return made
+
+    def without_command(self, source: str) -> list[str]:
+        """Says, in one line, where no command trains the family that is priced."""
+        if self.own is not None:
+            return []
+        does = "trains or converts" if self.runs else "trains, converts or runs"
+        return [
+            f"note: no command here {does} {self.report.label}; change it in your own code, and "
+            f"price it again by `aero cost show {shlex.quote(source)}`"
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything ready for JSON."""
@@ -171,90 +199,86 @@ def advise(
         memory_bytes: Of each party.
         **keywords: Of `simulate`: `model`, `context_length`, `vocab_size`, and fields.
     """
-    base = simulate(given, stack=stack, **keywords)
-    source = base.spec if base.spec is not None else _description(given, stack, keywords)
-    length = base.sizes["context_length"]
+    priced_network, described, priced = network_on(given, stack=stack, **keywords)
+    found = _core.simulate(priced_network.core, priced)
+    base = CostReport.of(priced_network, described, priced, found)
+    own = base.spec or own_network(priced_network)
+    source = description_of(priced_network) if own is None else own
     changed = base.changed_fields()
-    exact = None
-    if isinstance(source, ArchitectureSpec) and changed.get("gelu") == "erf":
-        exact = _exact(source)
+    exact = (
+        None if own is None or changed.get("gelu") != "erf" else _described(own, exact_gelu=True)
+    )
     fields = {k: v for k, v in changed.items() if k != "gelu"}
 
     def price(change: Change) -> Advised | None:
         given = source if change.network is None else change.network
         # A spec alone has GELU's tanh form.
         if exact is not None and isinstance(given, ArchitectureSpec):
-            given = _exact(given)
+            given = _described(given, exact_gelu=True)
+        length = base.sizes["context_length"]
         try:
             return _priced(given, change, network, compute, stack, length, fields, memory_bytes)
         except ValueError:  # the stack has no such field, or the network no such length
             return None
 
-    own = price(Change("as it is"))
-    assert own is not None
-    changes = _changes(source, stack, length)
+    seconds = base.latency(network, compute).seconds
+    padded = cheaper_lengths(priced_network, priced, network, compute_profile(compute))
+    changes = [*_changes(source, priced_network, stack), *map(_padding, padded)]
     if exact is not None:
         changes += [one for one in described_changes(exact) if one.effect != TRAINING]
+    if own is None and not is_described(given):
+        changes += own_decoder(priced_network)
     rows = [one for change in changes if (one := price(change))]
     kept = sorted(
-        (one for one in rows if one.report.comm_bytes < own.report.comm_bytes
-         or one.seconds < own.seconds),
+        (one for one in rows if one.report.comm_bytes < base.comm_bytes or one.seconds < seconds),
         key=lambda one: one.seconds,
-    )  # fmt: skip
+    )
     together: dict[str, FieldValue] = {}
     for one in kept:
         if one.change.fields and one.change.runs and one.change.effect != TRAINING:
             together |= one.change.fields
-    as_it_is = price(Change("all settings of the run", NONE, together)) or own
+    now = Advised(Change("as it is"), base, seconds)
+    as_it_is = price(Change("all settings of the run", NONE, together)) or now
     networks = [
         one
         for row in kept
-        if row.change.label  # that a command takes
+        if row.change.label
         and (one := price(replace(row.change, fields=together))) is not None
         and one.seconds < as_it_is.seconds
     ]
-    return Advice(
-        own.report, own.seconds, network, tuple(kept), as_it_is,
-        tuple(sorted(networks, key=lambda one: one.seconds)), share_bytes(source, stack),
+    advice = Advice(
+        base, seconds, network, tuple(kept), as_it_is, (), share_bytes(source, stack),
+        own, exact is not None, own is not None or is_described(given),
     )  # fmt: skip
+    taken = (one for one in networks if advice.commands_of(one.change.network))
+    return replace(advice, networks=tuple(sorted(taken, key=lambda one: one.seconds)))
 
 
-def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    sizes = {name: keywords.get(name) for name in ("context_length", "vocab_size")}
-    network, _ = network_and_fields(given, "gpt2", **sizes, stack=stack_description(stack),
-                                    overrides={})  # fmt: skip
-    return {
-        "label": network.label,
-        "operations": network.core.operations,
-        "context_length": network.positions or network.sizes["context_length"],
-        "vocab_size": network.sizes["vocab_size"],
-    }
+def _padding(one: Longer) -> Change:
+    hidden = f"{NONE}; a mask must hide the added tokens" if one.masked else NONE
+    return Change(f"pad T to {one.keys}", hidden, keys=one.keys)
 
 
-def _exact(spec: ArchitectureSpec) -> dict[str, Any]:
-    return {"label": spec.label, **described_spec(spec, exact_gelu=True)}
+def _described(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:
+    return {"label": spec.label, **described_spec(spec, exact_gelu=exact_gelu)}
 
 
-def _changes(source: Any, stack: str, length: int) -> list[Change]:
+def _changes(source: Any, network: PricedNetwork, stack: str) -> list[Change]:
+    length = network.sizes["context_length"]
     if isinstance(source, ArchitectureSpec):
-        networks, described = (
-            spec_changes(source),
-            {"label": source.label, **described_spec(source)},
-        )
+        networks, described = spec_changes(source), _described(source)
     else:
         networks, described = described_changes(source), source
-    changes = [*run_changes(), *networks, *attention_changes(described, length)]
-    changes += [
-        Change(f"{name} ({stack_description(name).trust})", "none; other parties are trusted",
-               stack=name)
-        for name in PROTOCOLS if name != stack
-    ]  # fmt: skip
+    run = run_changes(next_token=predicts_next(network.core.operations))
+    changes = [*run, *networks, *attention_changes(described, length)]
+    trust = stack_description(stack).trust
+    for name in PROTOCOLS:
+        trusts = stack_description(name).trust
+        effect = NONE if trusts == trust else f"{NONE}; other parties are trusted"
+        changes += [Change(f"{name} ({trusts})", effect, stack=name)] if name != stack else []
     if length > 1:
-        changes.append(
-            Change(f"{length // 2} instead of {length} tokens", "of a shorter prompt",
-                   keys=length // 2)
-        )  # fmt: skip
-    changes += [Change(f"pad T to {keys}", keys=keys) for keys in padded_lengths(length)]
+        shorter = f"{length // 2} instead of {length} tokens"
+        changes.append(Change(shorter, "of a shorter prompt", keys=length // 2))
     changes += [
         Change("ten times the bandwidth", link=(10.0, 1.0)),
         Change("a tenth of the round trip", link=(1.0, 0.1)),

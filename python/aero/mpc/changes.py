@@ -46,7 +46,7 @@ class Change:
         effect: On the function: `NONE`, `TRAINING`, or how far it is off.
         fields: Of the stack.
         network: Instead of the given network.
-        label: Of that network, where it has one.
+        label: Of that network, where it is one of ours at the sizes of a label.
         stack: Instead of the given one.
         keys: T, instead of the given one.
         link: Factors of bandwidth and round trip.
@@ -64,10 +64,14 @@ class Change:
     runs: bool = True
 
 
-def run_changes() -> Iterator[Change]:
-    """Settings that `aero private run --set` takes, and what others compute instead."""
+def run_changes(*, next_token: bool = True) -> Iterator[Change]:
+    """Settings that `aero private run --set` takes, and what others compute instead.
+
+    Without `next_token` all positions of the result are wanted, as of masked tokens, or one that is
+    no token's, as of classes: the head of the last position alone is another function then.
+    """
     for one in optimizations():
-        if one.name in _RUN_FIELDS:
+        if one.name in _RUN_FIELDS and (next_token or one.name != "last_token_head"):
             fields = {name: value for name, value in one.fields.items() if name in one.name}
             exact = one.changes.startswith("no")
             yield Change(one.title, NONE if exact else f"approximate: {one.changes}", fields)
@@ -75,8 +79,8 @@ def run_changes() -> Iterator[Change]:
         effect = f"approximate: {off}; no run of `aero private`"
         yield Change(title, effect, others, runs=False)
     yield Change(
-        "the client finds the next token itself", "none; the client sees its logits",
-        {"argmax": False},
+        f"the client finds the {'next token' if next_token else 'largest logit'} itself",
+        "none; the client sees its logits", {"argmax": False},
     )  # fmt: skip
 
 
@@ -142,16 +146,16 @@ def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:
 
     tanh = activation("gelu_tanh", {"gelu_erf"})
     relu = activation("relu", smooth)
-    wanted: list[tuple[str, str, str, list[Callable[[dict[str, Any]], None]]]] = [
-        ("GELU's tanh form", "approximate: off by up to 5e-4, and SPU's tanh by 5e-3", "", [tanh]),
-        ("ReLU instead of a smooth activation", TRAINING, "", [relu]),
-        ("norms that fold into the weights", TRAINING, "", [foldable]),
-        ("ReLU, and norms that fold into the weights", TRAINING, "SM+FN+R", [relu, foldable]),
+    wanted: list[tuple[str, str, list[Callable[[dict[str, Any]], None]]]] = [
+        ("GELU's tanh form", "approximate: off by up to 5e-4, and SPU's tanh by 5e-3", [tanh]),
+        ("ReLU instead of a smooth activation", TRAINING, [relu]),
+        ("norms that fold into the weights", TRAINING, [foldable]),
+        ("ReLU, and norms that fold into the weights", TRAINING, [relu, foldable]),
     ]
-    for name, effect, label, changes in wanted:
+    for name, effect, changes in wanted:
         made = changed(description, changes)
         if made["operations"] != description["operations"]:
-            yield Change(name, effect, network=made, label=label)
+            yield Change(name, effect, network=made)
     halved = _halved_heads(description)
     if halved is not None:
         yield Change("half as many heads, twice as wide", TRAINING, network=halved)

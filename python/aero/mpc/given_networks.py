@@ -45,6 +45,18 @@ def is_folder(given: object) -> bool:
     )
 
 
+def is_described(given: object) -> bool:
+    """Returns whether a network is given by its description, as `aero export` writes it."""
+    if isinstance(given, (str, Path)):
+        return (Path(given) / _DESCRIPTION).is_file()
+    return _description_of(given) is not None
+
+
+def _description_of(given: object) -> Mapping[str, Any] | None:
+    found = getattr(given, "description", given)
+    return found if isinstance(found, Mapping) and "operations" in found else None
+
+
 def preset_named(given: object) -> str | None:
     """The preset of a name such as "gpt2" or "EleutherAI/pythia-160m-deduped"; None of all else."""
     if not isinstance(given, str):
@@ -99,8 +111,8 @@ def given_network(
         given = _read(Path(given))
     # A model that was converted in place has its host's configuration too.
     config: Any = getattr(given, "aero_config", None) or getattr(given, "config", given)
-    description = getattr(given, "description", given)
-    if isinstance(description, Mapping) and "operations" in description:
+    description = _description_of(given)
+    if description is not None:
         if revealed is not None:
             raise ValueError(f"simulate: {REVEALED} is for configurations of mixtures of experts")
         return _of_description(description, context_length, vocab_size)

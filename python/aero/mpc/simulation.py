@@ -115,12 +115,28 @@ def simulate(
         >>> round(report.comm_bytes / 1e9), report.label, report.sizes["num_layers"]
         (74, 'llama', 22)
     """
+    network, described, priced = network_on(
+        label_or_model, model=model, context_length=context_length, vocab_size=vocab_size,
+        stack=stack, **overrides,
+    )  # fmt: skip
+    return CostReport.of(network, described, priced, _core.simulate(network.core, priced))
+
+
+def network_on(
+    label_or_model: Any,
+    *,
+    model: str = "gpt2",
+    context_length: int | None = None,
+    vocab_size: int | None = None,
+    stack: str | Path | StackDescription = "spu-2024",
+    **overrides: FieldValue,
+) -> tuple[PricedNetwork, StackDescription, Stack]:
+    """What `simulate` prices, the stack as named, and with its fields; arguments as there."""
     described = stack_description(stack)
     network, fields = network_and_fields(
         label_or_model, model, context_length, vocab_size, described, overrides
     )
-    priced = described.with_fields(fields)
-    return CostReport.of(network, described, priced, _core.simulate(network.core, priced))
+    return network, described, described.with_fields(fields)
 
 
 def described_spec(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:

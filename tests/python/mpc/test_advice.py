@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.mpc.given_configurations import BERT, GPT2, LLAMA, MIXTRAL, T5, VIT
 from typer.testing import CliRunner
 
-import aero
 from aero import mpc
 from aero.cli import app
 from aero.mpc.advice import advise, link_profile, share_bytes
@@ -18,11 +18,6 @@ from aero.mpc.changes import run_changes
 
 LINK = link_profile(20, 200)
 TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
-LLAMA = {
-    "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-    "max_position_embeddings": 64,
-}  # fmt: skip
 
 
 def run(*arguments: str) -> str:
@@ -131,16 +126,6 @@ def test_the_commands_say_it_and_give_it_as_json(tmp_path: Path) -> None:
     assert {row["stack"] for row in found["rows"]} >= {"spu-0.9.5", "spu-semi2k", "spu-aby3"}
 
 
-def test_a_context_that_fills_its_ciphertexts_is_advised_where_it_is_cheaper() -> None:
-    own, padded = (mpc.simulate("SM+LN+G", stack="spu-0.9.5", context_length=T) for T in (63, 64))
-    assert padded.comm_bytes < own.comm_bytes
-    rows = {one.change.name: one for one in advise("SM+LN+G", LINK, context_length=63).rows}
-    assert rows["pad T to 64"].report.total == padded.total
-    assert "pad T to 128" not in {
-        one.change.name for one in advise("SM+LN+G", LINK, context_length=100).rows
-    }
-
-
 def test_a_key_head_for_several_query_heads_saves_what_a_grouped_model_saves(
     tmp_path: Path,
 ) -> None:
@@ -238,30 +223,31 @@ def test_the_error_of_the_constant_round_softmax_is_what_the_table_says() -> Non
         assert f"{told}" in row.effect
 
 
-@pytest.mark.parametrize("given", ["SM+LN+G", LLAMA])
-def test_the_last_lines_are_a_network_that_a_command_takes(given: Any) -> None:
-    sizes: dict[str, Any] = {"context_length": 16} if given == LLAMA else TINY
-    found = advise(given, LINK, **sizes)
-    assert found.trained is not None
-    label = found.trained.change.label
-    expected = aero.ArchitectureSpec.from_label(label, model="tiny", context_length=16)
-    if given != LLAMA:  # all sizes are the label's and the model's
-        assert found.trained.report.spec == expected
+def test_other_parties_are_trusted_only_where_the_trust_differs() -> None:
+    for stack in ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3"):
+        trust = mpc.simulate("SM", stack=stack, **TINY).trust
+        rows = [
+            one for one in advise("SM+LN+G", LINK, stack=stack, **TINY).rows if one.change.stack
+        ]
+        for one in rows:
+            same = one.report.trust == trust
+            assert one.change.effect == ("none" if same else "none; other parties are trusted")
+    names = {one.change.stack: one for one in advise("SM+LN+G", LINK, **TINY).rows}
+    assert names["openbumblebee"].change.effect == "none"
 
 
-def test_a_folder_is_converted_where_its_family_can_be(tmp_path: Path) -> None:
-    gpt2 = {"model_type": "gpt2", "vocab_size": 320, "n_embd": 64, "n_layer": 2, "n_head": 4,
-            "n_positions": 64}  # fmt: skip
-    for config, convertible in ((LLAMA, False), (gpt2, True)):
-        folder = tmp_path / config["model_type"]
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
-        found = advise(str(folder), LINK, context_length=16)
-        sizes = " --set model.num_layers=2 --set model.num_heads=4 --set model.width=64"
-        train, *rest = found.commands(str(folder))
-        assert train == f"aero train --label 'SM+FN+R'{sizes}"
-        converted = [line for line in rest if line.startswith(f"aero convert {folder} --label")]
-        assert len(converted) == convertible
+def test_the_head_of_the_last_position_is_for_models_whose_next_token_it_gives() -> None:
+    classifier = GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}
+    for config, is_there in (
+        (BERT, False), (BERT | {"model_type": "roberta"}, False), (VIT, False),
+        (classifier, False), (T5, True), (LLAMA, True), (MIXTRAL, True),
+    ):  # fmt: skip
+        found = advise(config, LINK)
+        named = [one for one in found.rows if "last_token_head" in one.change.fields]
+        assert bool(named) is is_there
+        assert ("last_token_head" in found.as_it_is.change.fields) is is_there
+        tokens = [one for one in found.rows if "next token" in one.change.name]
+        assert bool(tokens) is is_there
 
 
 def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> None:
@@ -283,18 +269,6 @@ def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> Non
     # A row of ReLU says nothing of softmax only.
     rows = [line for line in lines if "ReLU" in line]
     assert rows and not any("softmax only" in line for line in rows)
-
-
-def test_show_says_at_which_length_the_bytes_fall() -> None:
-    own, padded = (mpc.simulate("SM+LN+G", stack="spu-0.9.5", context_length=T) for T in (63, 64))
-    done = CliRunner().invoke(
-        app, ["cost", "show", "SM+LN+G", "--stack", "spu-0.9.5", "--context-length", "63"]
-    )
-    saved = 100 * (1 - padded.comm_bytes / own.comm_bytes)
-    assert f"advice: pad T to 64: {saved:.1f} % fewer bytes" in done.stderr
-    assert "advice" not in done.stdout
-    plain = CliRunner().invoke(app, ["cost", "show", "SM+LN+G", "--context-length", "64"])
-    assert "advice" not in plain.stderr
 
 
 def test_commands_take_models_of_one_length_and_shorter_ones(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""What the last lines of `aero cost advise` promise is what their commands make."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tests.python.mpc.given_configurations import (
+    BERT,
+    GEMMA,
+    GPT2,
+    LLAMA,
+    MIXTRAL,
+    OPT,
+    PYTHIA,
+    T5,
+    VIT,
+)
+from typer.testing import CliRunner
+
+import aero
+from aero import mpc
+from aero.cli import app
+from aero.mpc.advice import advise, link_profile
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import spec_for
+
+LINK = link_profile(20, 200)
+TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["cost", *arguments])
+    assert done.exit_code == 0, done.output
+    return str(done.stdout)
+
+
+def trained_by(command: str, sizes: dict[str, int]) -> Any:
+    """The network that a command of `aero train` trains, at a context and a vocabulary."""
+    words = shlex.split(command)
+    assert words[:3] == ["aero", "train", "--label"]
+    settings = [word for option, word in itertools.pairwise(words) if option == "--set"]
+    recipe = load_recipe("demo", settings=settings)
+    wanted = ("context_length", "vocab_size")
+    return spec_for(recipe, words[3]).replace(**{name: sizes[name] for name in wanted})
+
+
+PYTHIA_FIELDS = aero.ArchitectureSpec.from_label(
+    "SM+LN+G", model="pythia-70m", num_layers=2, num_heads=2, width=32, vocab_size=320,
+    context_length=64, hidden_width=48,
+).to_dict()  # fmt: skip
+OURS: dict[str, Any] = {
+    "model_type": "aero", "attention_temperature": PYTHIA_FIELDS["temperature"], **PYTHIA_FIELDS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ("SM+LN+G", "SM+ScFuFFN"),
+        ("EReg(SM(t)+LN+G)", "EReg(SM(t)+ScFuFFN)"),
+        (OURS, "SM+ScFuFFN"),
+        (GPT2, "SM+ScFuFFN"),
+        (GPT2 | {"n_inner": 80, "activation_function": "relu"}, "SM+ScFuFFN"),
+        (PYTHIA, "SM+ScFuFFN"),
+        (OPT, "SM+ScFuFFN"),
+        (LLAMA, "SM+FN+R"),
+        (GEMMA, "SM+FN+R"),
+    ],
+)
+def test_the_last_lines_are_a_network_that_a_command_takes(given: Any, label: str) -> None:
+    sizes: dict[str, Any] = TINY if isinstance(given, str) else {"context_length": 16}
+    found = advise(given, LINK, **sizes)
+    assert found.trained is not None and found.trained.change.label == label
+    for one in found.networks:
+        chosen = dataclasses.replace(found, networks=(one,))
+        source, model = (given, "tiny") if isinstance(given, str) else ("./folder", "gpt2")
+        command, *rest = chosen.commands(source, model)
+        if found.exact_gelu and "+G" in one.change.label:
+            # Random weights start with the tanh form of GELU; a conversion keeps the exact one.
+            assert command.startswith("aero convert")
+            continue
+        made = trained_by(command, found.report.sizes)
+        fields = one.change.fields
+        assert made.label == one.change.label
+        trained = mpc.simulate(made, stack="spu-0.9.5", **fields)
+        assert trained.total == one.report.total, command
+        assert trained.latency(LINK, "spu-epyc").seconds == one.seconds
+        assert any("aero convert" in line for line in rest) == (given not in (OPT, LLAMA, GEMMA))
+
+
+@pytest.mark.parametrize("config", [GPT2, PYTHIA])
+def test_what_a_command_converts_has_the_price_that_is_printed(config: dict[str, Any]) -> None:
+    found = advise(config, LINK, context_length=16)
+    kind = transformers.AutoConfig.for_model(**config)
+    model = transformers.AutoModelForCausalLM.from_config(kind).eval()
+    labels = [one.change.label for one in found.networks]
+    assert {"SM+ScFuFFN", "SM+FN+R", "SM+LN+R"} <= {*labels}
+    for one in found.networks:
+        made = aero.convert(model, one.change.label)
+        again = mpc.simulate(made, stack="spu-0.9.5", context_length=16, **one.change.fields)
+        assert again.total == one.report.total
+
+
+@pytest.mark.parametrize(
+    "config", [BERT, VIT, T5, MIXTRAL, GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}]
+)
+def test_a_family_that_no_command_trains_is_said_to_be_one(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for stack in ("spu-0.9.5", "openbumblebee"):
+        found = advise(str(tmp_path), LINK, stack=stack)
+        assert found.networks == () and found.commands(str(tmp_path)) == []
+        text = run("advise", str(tmp_path), "--stack", stack)
+        told = text.splitlines()[-1]
+        assert told.startswith(
+            f"note: no command here trains, converts or runs {found.report.label}"
+        )
+        assert f"`aero cost show {tmp_path}`" in told
+        assert not any(line.startswith("aero ") for line in text.splitlines())
+        # Its own changes are in the table all the same.
+        assert any(one.change.effect == "needs training" for one in found.rows)
+
+
+def test_a_decoder_of_others_is_replaced_by_one_that_is_called_ours(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    lines = run("advise", str(tmp_path), "--context-length", "16").splitlines()
+    (own,) = (line for line in lines if line.startswith("with training ("))
+    assert own.startswith("with training (a decoder of our own, SM+FN+R, as deep and as wide): ")
+    (train,) = (line for line in lines if line.startswith("aero train"))
+    made = trained_by(train, {"context_length": 16, "vocab_size": LLAMA["vocab_size"]})
+    (fields,) = json.loads(run("advise", str(tmp_path), "--context-length", "16", "--json"))[
+        "networks"
+    ]
+    again = mpc.simulate(made, stack="spu-0.9.5", **fields["fields"])
+    assert again.comm_bytes == fields["comm_bytes"]
+    assert f": {again.comm_bytes / 1e9:.3f} GB and " in own
+    assert lines[-1].startswith("note: no command here trains, converts or runs llama")
+
+
+def test_an_exported_network_is_run_and_not_trained(tmp_path: Path) -> None:
+    model = aero.AeroForCausalLM(aero.AeroConfig.from_label("SM+FN+R", model="tiny"))
+    aero.export_weights(model, tmp_path)
+    lines = run("advise", str(tmp_path), "--context-length", "16").splitlines()
+    commands = [line for line in lines if line.startswith("aero ")]
+    assert len(commands) == 1 and commands[0].startswith("aero private run RUN --set")
+    assert lines[-1].startswith("note: no command here trains or converts SM+FN+R")
