@@ -43,6 +43,7 @@ def advise(
     with one_line_errors(ValueError, OSError):
         from aero.mpc.advice import advise as advised
         from aero.mpc.advice import link_profile
+        from aero.report.cost_texts import said_of
         from aero.tables import in_units, table_lines
 
         found = advised(
@@ -82,10 +83,11 @@ def advise(
             ]
             for one in found.networks:
                 lines.append(total(f"with training ({one.change.name})", one))
-            return "\n".join([*lines, "", *commands, *without])
+            said = said_of(found.report, found.report.latency(found.network, compute))
+            return "\n".join([*lines, "", *said, "", *commands, *without])
 
         commands, without = found.commands(label, model), found.without_command(label)
-        words = {"commands": commands, "notes": without}
+        words = {"commands": commands, "without_command": without}
         put(text, lambda: found.to_dict() | words, str, as_json=as_json, as_csv=False)
 
 
@@ -109,7 +111,8 @@ def where(
     """
     with one_line_errors(ValueError, OSError):
         from aero.mpc.advice import link_profile
-        from aero.mpc.winners import crossover_mbps, dollar_table, passes
+        from aero.mpc.winners import crossover_mbps, dollar_table, passes, passes_words
+        from aero.report.cost_texts import word_lines
 
         link, table = link_profile(rtt_ms, mbps), dollar_table(dollars)
         found = passes(label, **_sizes(model, context_length, vocab_size))
@@ -125,10 +128,13 @@ def where(
         ]  # fmt: skip
         first = found[0].first
         title = f"{first.label}, T {first.sizes['context_length']}, on {link.name}"
+        words = passes_words(found)
         put(
-            lambda: _winners_text(title, rows, crossings, rtt_ms, table),
+            lambda: "\n".join([_winners_text(title, rows, crossings, rtt_ms, table),
+                               *word_lines(words["notes"], words["unchecked"], "",
+                                           words["lowerings"])]),
             lambda: {"network": link.to_dict(), "rows": rows, "wins": _wins(rows),
-                     "crossovers": crossings, "dollars": table},
+                     "crossovers": crossings, "dollars": table, **words},
             str, as_json=as_json, as_csv=False,
         )  # fmt: skip
 

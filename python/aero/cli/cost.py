@@ -127,7 +127,7 @@ def schedule(
     """
     with one_line_errors(ValueError, OSError):
         from aero.report import to_text
-        from aero.report.cost_texts import title_lines
+        from aero.report.cost_texts import said_of, title_lines
         from aero.report.trace import trace_json
 
         report = _report(label, model, context_length, vocab_size, stack, settings(set_))
@@ -160,11 +160,14 @@ def schedule(
                         f"{seconds / 60:.2f} minutes if {name} were {times:g} times faster"
                         for name, (times, seconds) in faster.items()
                     ),
+                    "",
+                    *said_of(report, latency),
                 ]
             ),
             lambda: (
                 about
                 | found.to_dict()
+                | report.words(latency)
                 | {"what_if": {name: seconds for name, (_, seconds) in faster.items()}}
             ),
             str,

@@ -142,7 +142,7 @@ class Advice:
         return {
             "label": self.report.label,
             "stack": self.report.stack,
-            "trust": self.report.trust,
+            **self.report.words(),
             "network": self.network.to_dict(),
             "comm_bytes": self.report.comm_bytes,
             "seconds": self.seconds,

@@ -10,18 +10,14 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import (
-    SIZES,
-    PricedNetwork,
-    different_trust,
-    of_either,
-    relu_alone,
-)
+from aero.mpc.priced_network import SIZES, PricedNetwork, relu_alone
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
+from aero.mpc.words import different_trust, lowerings_of, of_each, trusted
 from aero.tables import in_units
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile
+_NAMES = ("first", "second")  # of a comparison
 
 
 @dataclass(frozen=True)
@@ -183,12 +179,18 @@ class CostReport:
                 }
                 for operation in self.operations
             ],
-            "unchecked": list(self.unchecked),
+            **self.words(),
+        }
+        return found | ({"latency": timed} if timed else {})
+
+    def words(self, timed: Latency | None = None) -> dict[str, Any]:
+        """What is to be said of these prices, and of their time, ready for JSON."""
+        return {
+            "unchecked": [*self.unchecked, *(timed.unchecked if timed else ())],
             "notes": list(self.notes),
             "trust": self.trust,
             "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
         }
-        return found | ({"latency": timed} if timed else {})
 
     def __repr__(self) -> str:
         return (
@@ -274,27 +276,34 @@ class CostComparison:
         found = {"first": first, "second": second, "ratio": self.ratio}
         found |= {"rows": self.rows(network, compute)}
         words = {"notes": self.notes(), "unchecked": self.unchecked(network, compute)}
-        return found | {name: list(lines) for name, lines in words.items()} | {"trust": self.trust}
+        found |= {name: list(lines) for name, lines in words.items()} | {"trust": self.trust}
+        return found | {"lowerings": {part: list(way) for part, way in self.lowerings.items()}}
 
     @property
     def trust(self) -> str:
         """Whom the users of both stacks trust; empty where they differ, which `notes` say."""
         return self.first.trust if self.first.trust == self.second.trust else ""
 
+    @property
+    def lowerings(self) -> dict[str, tuple[str, ...]]:
+        """Part -> the lines of a program that both prices are of, with the one that differs."""
+        return lowerings_of(zip(_NAMES, (self.first.lowerings, self.second.lowerings), strict=True))
+
     def notes(self) -> tuple[str, ...]:
         """What the prices leave out or take for granted."""
         both = self.first, self.second
-        trust = different_trust({report.stack: report.trust for report in both})
-        words = of_either(*(report.notes for report in both))
-        return (*trust, *words, *_of_relu_alone(*both), *_of_relu_alone(*reversed(both)))
+        trust = {report.stack: trusted(report.trust, report.total) for report in both}
+        words = of_each(zip(_NAMES, (report.notes for report in both), strict=True), "both")
+        said = () if self.trust else different_trust(trust)
+        return (*said, *words, *_of_relu_alone(*both), *_of_relu_alone(*reversed(both)))
 
     def unchecked(
         self, network: Network = None, compute: Compute = "paper-testbed"
     ) -> tuple[str, ...]:
         """What no publication or measurement confirms, with the network that it is said of."""
-        times = self.times(network, compute) or (None, None)
-        pairs = zip((self.first, self.second), times, strict=True)
-        return of_either(*((*report.unchecked, *(t.unchecked if t else ())) for report, t in pairs))
+        first, second = self.times(network, compute) or (None, None)
+        doubts = [self.first.words(first)["unchecked"], self.second.words(second)["unchecked"]]
+        return of_each(zip(_NAMES, doubts, strict=True), "both")
 
     def __repr__(self) -> str:
         first, second = self.names()
@@ -305,14 +314,6 @@ class CostComparison:
         if network is None:
             return None
         return self.first.latency(network, compute), self.second.latency(network, compute)
-
-
-def trusted(trust: str, *totals: Cost) -> str:
-    """Whom users trust, and what a dealer sends beforehand, in one line."""
-    if not trust or not any(total.dealer_bytes for total in totals):
-        return trust
-    sent = " and ".join(f"{in_units(total.dealer_bytes)} GB" for total in totals)
-    return f"{trust}; the dealer sends {sent} beforehand, which no other number has in it"
 
 
 def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:

@@ -139,9 +139,8 @@ class GenerationReport:
             **self.total.to_dict(),
             "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
             "per_token": [cost.to_dict() for cost in self.per_token],
-            "unchecked": list(self.prefill.unchecked),
+            **self.prefill.words(),
             "notes": list(self.notes),
-            "trust": self.prefill.trust,
         }
 
     def __len__(self) -> int:

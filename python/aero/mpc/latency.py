@@ -138,17 +138,7 @@ class Latency:
     @property
     def unchecked(self) -> tuple[str, ...]:
         """The parts of these minutes that no publication or measurement confirms."""
-        fitted = "paper-testbed"
-        if self.network.name == self.compute.name == fitted:
-            return ()
-        notes = [
-            f"network {self.network.name}: {self.network.source}",
-            f"compute {self.compute.name}: {self.compute.source}",
-            "no run confirms minutes on this network with these machines",
-        ]
-        if self.network.software_seconds == 0:
-            notes.append("rounds: software between messages counts as nothing")
-        return tuple(notes)
+        return unchecked_minutes(self.network, self.compute)
 
     def schedule(self, *, overlap: bool = True) -> Schedule:
         """When every operation runs on both processors and both directions of the link.
@@ -192,3 +182,18 @@ class Latency:
 
 def _sum(durations: Iterable[Duration]) -> Duration:
     return sum(durations, start=Duration(0, 0, 0))
+
+
+def unchecked_minutes(network: NetworkProfile, compute: ComputeProfile) -> tuple[str, ...]:
+    """What no publication or measurement confirms of minutes on these machines."""
+    fitted = "paper-testbed"
+    if network.name == compute.name == fitted:
+        return ()
+    notes = [
+        f"network {network.name}: {network.source}",
+        f"compute {compute.name}: {compute.source}",
+        "no run confirms minutes on this network with these machines",
+    ]
+    if network.software_seconds == 0:
+        notes.append("rounds: software between messages counts as nothing")
+    return tuple(notes)

@@ -6,7 +6,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.given_networks import named_network, preset_named
-from aero.mpc.priced_network import exact_gelu_fields, sweep_notes
+from aero.mpc.given_networks import Named, is_folder, named_network, preset_named
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
-from aero.mpc.sweep_axes import axis_values, require_once, split_axes
-from aero.reading import one_line
+from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, split_axes
+from aero.mpc.sweep_words import Swept, sweep_words
+from aero.reading import one_line, printable
 
 Stack = str | Path | StackDescription
 
@@ -59,10 +59,12 @@ class SweepRow:
             return self.perplexity
         return self.seconds[name]
 
-    def to_dict(self) -> dict[str, Any]:
-        """One flat mapping."""
-        row: dict[str, Any] = {"label": self.label, **self.values}
-        row |= {"comm_gb": self.comm_gb, "rounds": self.cost.rounds}
+    def to_dict(self, *, dealer: bool = False) -> dict[str, Any]:
+        """One flat mapping; `dealer_gb` where a dealer sends something, or `dealer` says so."""
+        row: dict[str, Any] = {"label": self.label, **self.values, "comm_gb": self.comm_gb}
+        if dealer or self.cost.dealer_bytes:
+            row["dealer_gb"] = self.cost.dealer_bytes / 1e9
+        row["rounds"] = self.cost.rounds
         row |= {f"seconds {name}": value for name, value in self.seconds.items()}
         if self.run is not None:
             row |= {"perplexity": self.perplexity, "run": self.run}
@@ -77,11 +79,17 @@ class SweepResult:
         rows: One per combination that exists.
         skipped: Why the others do not: values and reason.
         notes: What the prices leave out or take for granted.
+        unchecked: What no publication or measurement confirms.
+        trust: Whom the stacks' users trust; empty where they differ, which `notes` say.
+        lowerings: Part -> the lines of a program that the prices are of, with stacks that differ.
     """
 
     rows: tuple[SweepRow, ...]
     skipped: tuple[tuple[dict[str, FieldValue], str], ...] = ()
     notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    trust: str = ""
+    lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def pareto(self, *objectives: str) -> SweepResult:
         """The rows that no other row beats in all objectives at once.
@@ -99,7 +107,12 @@ class SweepResult:
         values = [[row.objective(name) for name in objectives] for row in self.rows]
         points = [[math.nan if one is None else one for one in row] for row in values]
         front = tuple(self.rows[i] for i in pareto_front(points))
-        return SweepResult(front, self.skipped, self.notes)
+        return replace(self, rows=front)
+
+    def flat_rows(self) -> list[dict[str, Any]]:
+        """The rows as flat mappings, all with what a dealer sends where one has it."""
+        dealer = any(row.cost.dealer_bytes for row in self.rows)
+        return [row.to_dict(dealer=dealer) for row in self.rows]
 
     def to_dataframe(self) -> Any:
         """The rows as a `pandas.DataFrame`, a column per value, count and network.
@@ -115,15 +128,18 @@ class SweepResult:
                 "needs nothing"
             ) from None
         counts = [row.cost.to_dict() for row in self.rows]
-        pairs = zip(self.rows, counts, strict=True)
-        return pandas.DataFrame([{**row.to_dict(), **cost} for row, cost in pairs])
+        pairs = zip(self.flat_rows(), counts, strict=True)
+        return pandas.DataFrame([row | cost for row, cost in pairs])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return {
-            "rows": [row.to_dict() for row in self.rows],
+            "rows": self.flat_rows(),
             "skipped": [{"values": values, "reason": reason} for values, reason in self.skipped],
             "notes": list(self.notes),
+            "unchecked": list(self.unchecked),
+            "trust": self.trust,
+            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
         }
 
     def __len__(self) -> int:
@@ -186,7 +202,7 @@ def sweep(
         for stack in described
         for chosen in itertools.product(*stack_axes.values())
     ]
-    priced = _by_gelu(variants, {network.exact_gelu for network in networks_found})
+    priced = by_gelu(variants, {network.exact_gelu for network in networks_found})
     results = [
         found
         for exact, group in itertools.groupby(networks_found, lambda network: network.exact_gelu)
@@ -228,35 +244,21 @@ def sweep(
         raise ValueError(
             f"sweep: {len(skipped)} combinations do not exist, first {chosen}: {reason}"
         )
-    contexts = [int(length) for length in values.get("context_length", ())]
-    notes = (
-        note
-        for network in networks_found
-        for note in sweep_notes(
-            network.spec,
-            network.preset,
-            contexts,
-            [
-                (stack, one.fields)
-                for (stack, _), one in zip(variants, priced[network.exact_gelu], strict=True)
-            ],
-            exact_gelu=network.exact_gelu,
-        )
-    )
-    return SweepResult(tuple(rows), tuple(skipped), tuple(dict.fromkeys(notes)))
-
-
-def _by_gelu(
-    variants: Sequence[tuple[StackDescription, Mapping[str, FieldValue]]], exact: Iterable[bool]
-) -> dict[bool, list[_core.Stack]]:
-    """The stacks with their fields, for networks with GELU's tanh form and with the exact one."""
-    return {
-        one: [
-            stack.with_fields((exact_gelu_fields(stack, one) | dict(fields)).items())
-            for stack, fields in variants
-        ]
-        for one in exact
-    }
+    words = sweep_words(
+        [
+            Swept(
+                kinds_of(network.spec, spec_axes), network.preset, network.exact_gelu,
+                [(stack, one) for (stack, _), one in zip(variants, priced[network.exact_gelu],
+                                                         strict=True)],
+            )
+            for network in networks_found
+        ],
+        [int(length) for length in values.get("context_length", ())],
+        links,
+        compute_profile(compute),
+        has_dealer=any(row.cost.dealer_bytes for row in rows),
+    )  # fmt: skip
+    return SweepResult(tuple(rows), tuple(skipped), **words)
 
 
 @dataclass(frozen=True)
@@ -283,9 +285,22 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
         if isinstance(label, ArchitectureSpec):
             found.append(_Network(label, label.label, model))
             continue
-        spec, preset, exact = named_network(label, model, context_length=128)
+        spec, preset, exact = _named(label, model)
         found.append(_Network(spec, preset_named(label) or spec.label, preset, exact))
     return found
+
+
+def _named(label: str, model: str) -> Named:
+    try:
+        return named_network(label, model, context_length=128)
+    except ValueError as error:
+        if is_folder(label) or "names a model" in str(error):
+            raise ValueError(
+                "sweep: labels must be labels or published names such as gpt2-medium, got "
+                f"{printable(label)}; `aero cost show FOLDER` prices the folder of a model, at one "
+                "size and on one stack"
+            ) from None
+        raise
 
 
 def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport
+from aero.mpc.described_stacks import stack_description
 from aero.mpc.optimization import Optimization, optimizations
 from aero.mpc.simulation import optimized_stack_names, simulate, stack_fields
+from aero.mpc.words import different_trust, trusted
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class OptimizationTable:
         alone: Each optimization alone, listed or not.
         optimized_stacks: The optimized stacks, which start from `spu-2024` whatever `stack` is.
         notes: What the prices leave out or take for granted.
+        unchecked: What no publication or measurement confirms of the stack as it is.
+        trust: Whom its users trust; empty where the optimized stacks differ, which `notes` say.
+        lowerings: Part -> the lines of a program that the stack's prices are of, as it is.
     """
 
     label: str
@@ -65,6 +70,9 @@ class OptimizationTable:
     alone: tuple[OptimizationRow, ...]
     optimized_stacks: tuple[OptimizedStack, ...]
     notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    trust: str = ""
+    lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def savings(self, row: OptimizationRow) -> tuple[float | None, ...]:
         """A row's bytes over the stack's own, minus one; per size."""
@@ -105,6 +113,9 @@ class OptimizationTable:
                 for one in self.optimized_stacks
             ],
             "notes": list(self.notes),
+            "unchecked": list(self.unchecked),
+            "trust": self.trust,
+            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
         }
 
     def __repr__(self) -> str:
@@ -119,12 +130,22 @@ class _Network:
     sizes: Sequence[tuple[int, int | None]]
     overrides: dict[str, FieldValue] = field(default_factory=dict)
 
-    def words(self) -> tuple[str, ...]:
-        """All that is said of the network on the stack as it is."""
+    def words(self) -> dict[str, Any]:
+        """All that is said of the network on the stack as it is, as an `OptimizationTable` has it.
+
+        The dealer's bytes are those of the first size.
+        """
         reports = [self._report(length, vocab, self.stack, {}) for length, vocab in self.sizes]
-        return tuple(
-            dict.fromkeys(text for one in reports for text in (*one.notes, *one.unchecked))
-        )
+        names = [self.stack, *optimized_stack_names()]
+        trust = {name: stack_description(name).trust for name in names}
+        trust[self.stack] = trusted(reports[0].trust, reports[0].total)
+        others = different_trust(trust)
+        return {
+            "notes": tuple(dict.fromkeys([*(one for r in reports for one in r.notes), *others])),
+            "unchecked": tuple(dict.fromkeys(one for r in reports for one in r.unchecked)),
+            "trust": "" if others else trust[self.stack],
+            "lowerings": reports[0].lowerings,
+        }
 
     def row(
         self, optimization: Optimization | None, fields: Mapping[str, FieldValue]
@@ -205,5 +226,5 @@ def optimization_table(
     alone = [network.row(one, one.fields) for one in optimizations()]
     optimized = tuple(network.on_optimized(name) for name in optimized_stack_names())
     return OptimizationTable(
-        label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized, network.words()
+        label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized, **network.words()
     )

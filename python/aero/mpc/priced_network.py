@@ -23,7 +23,7 @@ SIZES = {
 _POSITIONS = {"gpt2": 1024, "pythia": 2048}
 
 # The default of every price; `unchecked` says the first half as well.
-_PUBLIC_TEMPERATURE = (
+PUBLIC_TEMPERATURE = (
     "qkv/proj: the temperature is public, hence free; a run of `aero private` keeps it secret, "
     "which secret_temperature=true prices"
 )
@@ -32,10 +32,10 @@ PRIVATE_STACKS = ("spu-0.9.5", "spu-semi2k", "spu-aby3")
 _KEPT_AS_SHARES = (
     "keys and values of earlier tokens stay with the parties as shares and cost nothing again"
 )
-_OTHER_GELU = (
+OTHER_GELU = (
     "act: the model's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
 )
-_EXACT_GELU = (
+EXACT_GELU = (
     "act: the exact GELU is x/2 (1 + erf(x/sqrt(2))), as `aero private` computes it; gelu=erfc "
     "prices jax.nn.gelu, gelu=tanh the tanh form"
 )
@@ -100,11 +100,11 @@ class PricedNetwork:
         if self.positions is not None and keys > self.positions:
             found.append(beyond(keys, self.positions, self.label))
         if self.spec is not None and has_public_temperature(self.spec, fields):
-            found.append(_PUBLIC_TEMPERATURE)
+            found.append(PUBLIC_TEMPERATURE)
         if self.exact_gelu and "gelu" not in stack.prices:
-            found += {"erf": [_EXACT_GELU], "tanh": [_OTHER_GELU]}.get(str(fields["gelu"]), [])
+            found += {"erf": [EXACT_GELU], "tanh": [OTHER_GELU]}.get(str(fields["gelu"]), [])
         elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
-            found.append(_OTHER_GELU)
+            found.append(OTHER_GELU)
         if self.silu:
             found.append(_SILU[str(fields["silu"])])
         return tuple(found)
@@ -148,13 +148,6 @@ def is_other_gelu(
     return (spec.family, spec.ffn, fields["gelu"]) == ("pythia", "gelu", "tanh") and is_derived
 
 
-def of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    """Words of two, each once, with the one that they are said of."""
-    words = [f"both: {text}" for text in first if text in second]
-    words += [f"first: {text}" for text in first if text not in second]
-    return (*words, *(f"second: {text}" for text in second if text not in first))
-
-
 def relu_alone(
     spec: ArchitectureSpec,
     stack: StackDescription,
@@ -178,42 +171,3 @@ def relu_alone(
         return []
     parts = f"{in_units(saved)} of the {in_units(between)} GB between them"
     return [f"ReLU instead of GELU alone saves {parts}"]
-
-
-def sweep_notes(
-    spec: ArchitectureSpec,
-    preset: str | None,
-    contexts: list[int],
-    stacks: list[tuple[StackDescription, Mapping[str, FieldValue]]],
-    *,
-    exact_gelu: bool,
-) -> list[str]:
-    """What is to be said of one network in a whole sweep."""
-    positions, found = positions_of(preset), []
-    if positions is not None and contexts and max(contexts) > positions:
-        found.append(beyond(max(contexts), positions, preset or spec.label))
-    for stack, fields in stacks:
-        if has_public_temperature(spec, fields):
-            found.append(_PUBLIC_TEMPERATURE)
-        if exact_gelu and fields["gelu"] == "erf" and "gelu" not in stack.prices:
-            found.append(_EXACT_GELU)
-        if is_other_gelu(spec, stack, fields):
-            found.append(_OTHER_GELU)
-        if stack.prices:
-            found.append(
-                f"{stack.name} quotes prices of {', '.join(stack.prices)}; all else costs what "
-                f"{stack.base} derives"
-            )
-    return [*found, *different_trust({stack.name: stack.trust for stack, _ in stacks})]
-
-
-def different_trust(trust: Mapping[str, str]) -> list[str]:
-    """Says that stacks trust differently; nothing where they do not.
-
-    Args:
-        trust: Name of a stack -> whom it trusts.
-    """
-    if len({*trust.values()}) < 2:
-        return []
-    each = "; ".join(f"{name}: {whom}" for name, whom in trust.items())
-    return [f"stacks of different trust, so their bytes are not the price of one thing: {each}"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aero import _core
@@ -10,7 +11,13 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import FieldValue
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.other_words import unknown_keyword
+from aero.mpc.priced_network import exact_gelu_fields
 from aero.mpc.simulation import plain_value
+
+# Fields of a network that change no operation, only how much of each there is.
+_SIZES = {
+    "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length", "vocab_size",
+}  # fmt: skip
 
 
 def axis_values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldValue]:
@@ -45,3 +52,30 @@ def split_axes(
         if name not in known:
             raise unknown_keyword("sweep", name, [*known, *fields])
     return stack_axes, spec_axes
+
+
+def kinds_of(
+    spec: ArchitectureSpec, axes: Mapping[str, Sequence[FieldValue]]
+) -> list[ArchitectureSpec]:
+    """The network with every value of the swept fields that are no sizes, as far as it exists."""
+    named = {name: values for name, values in axes.items() if name not in _SIZES}
+    found = []
+    for chosen in itertools.product(*named.values()):
+        try:
+            found.append(spec.replace(**dict(zip(named, chosen, strict=True))))
+        except ValueError:  # of other sizes it may be one
+            continue
+    return found or [spec]
+
+
+def by_gelu(
+    variants: Sequence[tuple[StackDescription, Mapping[str, FieldValue]]], exact: Iterable[bool]
+) -> dict[bool, list[_core.Stack]]:
+    """The stacks with their fields, for networks with GELU's tanh form and with the exact one."""
+    return {
+        one: [
+            stack.with_fields((exact_gelu_fields(stack, one) | dict(fields)).items())
+            for stack, fields in variants
+        ]
+        for one in exact
+    }

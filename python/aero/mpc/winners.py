@@ -15,6 +15,7 @@ from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
+from aero.mpc.words import lowerings_of, of_each
 from aero.reading import checked, parse_yaml, read_yaml
 
 _DOLLARS = {
@@ -76,6 +77,21 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
             )
         )  # fmt: skip
     return found
+
+
+def passes_words(found: Sequence[Passes]) -> dict[str, Any]:
+    """What is to be said of the prices of all families, with those that it is said of."""
+
+    def of(name: str) -> tuple[str, ...]:
+        return of_each(
+            (one.stack, getattr(report, name))
+            for one in found
+            for report in (one.first, one.later)
+            if report is not None
+        )
+
+    lowerings = lowerings_of((one.stack, one.first.lowerings) for one in found)
+    return {"notes": of("notes"), "unchecked": of("unchecked"), "lowerings": lowerings}
 
 
 def dollar_table(path: str | Path | None = None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from functools import singledispatch
 from typing import Any
 
 from aero.mpc import CostReport
-from aero.mpc.cost_report import CostComparison, trusted
+from aero.mpc.cost_report import CostComparison
 from aero.mpc.generation import GenerationReport
 from aero.mpc.latency import Latency
 from aero.mpc.network_sweep import SweepResult
+from aero.mpc.words import Lowerings, trusted
 from aero.report import page
 from aero.report.cost_figures import layer_details, layers, stacked_bars, sweep_picture
 from aero.report.cost_texts import (
@@ -115,9 +116,15 @@ def _sweep_page(found: SweepResult, network: None = None, compute: Any = None) -
     return page.page("Sweep", _sweep(found))
 
 
-def _words(notes: Sequence[str], doubts: Sequence[str], trust: str = "") -> list[str]:
+def _words(
+    notes: Sequence[str], doubts: Sequence[str], trust: str, lowerings: Lowerings
+) -> list[str]:
     """What is to be said of prices."""
-    said = [f"Trust: {trust}", *notes] if trust else notes
+    said = [
+        *([f"Trust: {trust}"] if trust else []),
+        *([f"Priced as written: {written(lowerings)}"] if lowerings else []),
+        *notes,
+    ]
     lists = {"Notes": said, "Not confirmed op by op": doubts}
     return [
         part
@@ -162,6 +169,7 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
                 compared.notes(),
                 compared.unchecked(network, compute),
                 trusted(compared.trust, compared.first.total, compared.second.total),
+                compared.lowerings,
             ),
         ]
     )
@@ -187,9 +195,10 @@ def _report(report: CostReport, timed: Latency | None) -> str:
             page.table(part_rows(report, timed)),
             page.paragraphs(summary_lines(report, timed)),
             *_words(
-                (f"Priced as written: {written(report.lowerings)}", *report.notes),
+                report.notes,
                 unchecked(report, timed),
                 trusted(report.trust, report.total),
+                report.lowerings,
             ),
             page.heading("Layers: widths are bytes"),
             layers(report),
@@ -226,7 +235,7 @@ def _sweep(found: SweepResult) -> str:
     parts.append(page.table([shown_cells(row.to_dict()) for row in shown.rows]))
     if len(found) > _MOST_ROWS:
         parts.append(page.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
-    return "".join([*parts, *_words(found.notes, ())])
+    return "".join([*parts, *_words(found.notes, found.unchecked, found.trust, found.lowerings)])
 
 
 def _picture(found: SweepResult, x: str, y: str) -> str:
@@ -274,5 +283,6 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     parts.append(page.table(rows))
     if found.new_tokens > _MOST_TOKENS:
         parts.append(page.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
-    words = _words(found.notes, found.prefill.unchecked, trusted(found.prefill.trust, found.total))
-    return "".join([*parts, *words])
+    trust = trusted(found.prefill.trust, found.total)
+    doubts = unchecked(found.prefill, timed_on(found.prefill, network, compute))
+    return "".join([*parts, *_words(found.notes, doubts, trust, found.prefill.lowerings)])

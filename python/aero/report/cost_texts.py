@@ -6,16 +6,17 @@ A cost report has a row per part and a row per kind of layer; with a network als
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
-from aero.mpc.cost_report import CostComparison, trusted
+from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import SIZES
 from aero.mpc.schedule import Schedule
+from aero.mpc.words import Lowerings, trusted
 from aero.tables import in_units, table_csv, table_lines
 
 Network = str | NetworkProfile | None
@@ -150,20 +151,18 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
         *table_lines(layer_rows(report, timed)),
         "",
         *summary_lines(report, timed),
-        *word_lines(
-            report.notes,
-            unchecked(report, timed),
-            trusted(report.trust, report.total),
-            report.lowerings,
-        ),
+        *said_of(report, timed),
     ]
 
 
+def said_of(report: CostReport, timed: Latency | None) -> list[str]:
+    """All that is to be said of a report, and of its time, wherever one of its prices is shown."""
+    trust = trusted(report.trust, report.total)
+    return word_lines(report.notes, unchecked(report, timed), trust, report.lowerings)
+
+
 def word_lines(
-    notes: Sequence[str],
-    doubts: Sequence[str],
-    trust: str = "",
-    lowerings: Mapping[str, Sequence[str]] | None = None,
+    notes: Sequence[str], doubts: Sequence[str], trust: str, lowerings: Lowerings
 ) -> list[str]:
     """What is to be said of prices, behind their tables."""
     return [
@@ -175,7 +174,7 @@ def word_lines(
     ]
 
 
-def written(lowerings: Mapping[str, Sequence[str]]) -> str:
+def written(lowerings: Lowerings) -> str:
     """The lines of a program that prices are of, part by part."""
     return "; ".join(f"{part}: {', '.join(lines)}" for part, lines in lowerings.items())
 
@@ -236,9 +235,9 @@ def _comparison_text(
         compared.notes(),
         compared.unchecked(network, compute),
         trusted(compared.trust, compared.first.total, compared.second.total),
+        compared.lowerings,
     )
-    lines += ["", *words] if words else []
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *words])
 
 
 @to_csv.register

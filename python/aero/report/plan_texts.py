@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aero.mpc import optimizations
 from aero.mpc.cost import Cost
-from aero.mpc.cost_report import trusted
 from aero.mpc.generation import GenerationReport
 from aero.mpc.network_sweep import SweepResult
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, OptimizedStack
-from aero.report.cost_texts import Compute, Network, to_csv, to_text, word_lines
+from aero.mpc.words import trusted
+from aero.report.cost_texts import (
+    Compute,
+    Network,
+    timed_on,
+    to_csv,
+    to_text,
+    unchecked,
+    word_lines,
+)
 from aero.tables import in_units, table_csv, table_lines
 
 __all__ = ["shown_cells", "to_csv", "to_text"]
@@ -50,7 +59,10 @@ def _generation_text(
             *_generation_time(found, network, compute),
             "",
             *word_lines(
-                found.notes, found.prefill.unchecked, trusted(found.prefill.trust, found.total)
+                found.notes,
+                unchecked(found.prefill, timed_on(found.prefill, network, compute)),
+                trusted(found.prefill.trust, found.total),
+                found.prefill.lowerings,
             ),
         ]
     )
@@ -89,16 +101,17 @@ def _token_row(name: str, keys: str, cost: Cost) -> dict[str, str]:
 
 @to_text.register
 def _sweep_text(found: SweepResult, network: None = None, compute: Any = None) -> str:
-    lines = table_lines([shown_cells(row.to_dict()) for row in found.rows])
+    lines = table_lines([shown_cells(row) for row in found.flat_rows()])
     if found.skipped:
         lines.append(f"{len(found.skipped)} combinations do not exist; the first:")
         lines.append(f"  {found.skipped[0][0]}: {found.skipped[0][1]}")
-    return "\n".join([*lines, *found.notes])
+    words = word_lines(found.notes, found.unchecked, found.trust, found.lowerings)
+    return "\n".join([*lines, "", *words])
 
 
 @to_csv.register
 def _sweep_csv(found: SweepResult, network: None = None, compute: Any = None) -> str:
-    return table_csv([row.to_dict() for row in found.rows])
+    return table_csv(found.flat_rows())
 
 
 def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
@@ -111,9 +124,14 @@ def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 @to_text.register
 def _optimizations_text(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
-    return "\n".join(
-        [*_saving_lines(table), *_optimization_lines(table), *_optimized_lines(table), *table.notes]
+    words = word_lines(table.notes, table.unchecked, table.trust, table.lowerings)
+    parts = (
+        _saving_lines(table),
+        _optimization_lines(table),
+        _optimized_lines(table),
+        ["", *words],
     )
+    return "\n".join(itertools.chain.from_iterable(parts))
 
 
 @to_csv.register

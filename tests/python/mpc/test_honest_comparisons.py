@@ -170,6 +170,101 @@ def test_what_relu_alone_saves_is_not_called_the_saving_of_no_activation() -> No
         assert "ReLU instead" not in to_text(one.compare(two))
 
 
+def told_everywhere(label: str, stack: str, length: int) -> dict[str, str]:
+    """The texts and pages of every command that shows a price of one pass."""
+    on = ("--stack", stack, "--context-length", str(length))
+    report = mpc.simulate(label, stack=stack, context_length=length)
+    swept = mpc.sweep(label, stacks=[stack], context_length=[length])
+    generated = mpc.simulate_generation(label, new_tokens=2, stack=stack, context_length=length)
+    return {
+        "show": command("show", label, *on),
+        "compare": command("compare", label, label, *on),
+        "schedule": command("schedule", label, *on),
+        "schedule --json": command("schedule", label, *on, "--json"),
+        "generate": command("generate", label, *on),
+        "sweep": command("sweep", "--label", label, "--stack", stack, "--set",
+                         f"context_length={length}"),
+        "advise": command("advise", label, *on),
+        "page of a report": html.unescape(to_html(report)),
+        "page of a comparison": html.unescape(to_html(report.compare(report))),
+        "page of a sweep": html.unescape(to_html(swept)),
+        "page of a generation": html.unescape(to_html(generated)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("label", "stack", "length"),
+    [("SM(t)+LN+G", "sigma", 1025), ("SM(t)+LN+G", "spu-semi2k", 16)],
+)
+def test_every_command_says_all_that_its_prices_take_for_granted(
+    label: str, stack: str, length: int
+) -> None:
+    report = mpc.simulate(label, stack=stack, context_length=length)
+    assert report.notes and report.unchecked
+    for name, text in told_everywhere(label, stack, length).items():
+        if name != "schedule --json":
+            assert report.trust in text, name
+            assert re.search(r"[Pp]riced as written: ", text), name
+        for lines in report.lowerings.values():
+            for line in lines:
+                assert line in text, name
+        for words in (*report.notes, *report.unchecked):
+            # A generation has a part more, and keys of tokens after the prompt.
+            beyond = "1,024 positions of the model"
+            told = beyond if beyond in words else words.partition(": ")[2] or words
+            assert told in text, (name, words)
+    assert ("dealer sends" in command("schedule", label, "--stack", stack)) == (
+        report.total.dealer_bytes > 0
+    )
+
+
+def test_seconds_without_rates_for_computing_say_so() -> None:
+    text = command("schedule", "SM", "--stack", "spu-semi2k")
+    assert "compute 0.0 s" in text
+    assert "the arithmetic on shares has rates in spu-epyc alone" in text
+    # Machines of the user's own are named, wherever seconds are.
+    on = ("--network", "lan-1gbps")
+    for given in (("schedule", "SM"), ("show", "SM"), ("generate", "SM", "--new-tokens", "2"),
+                  ("sweep", "--label", "SM")):  # fmt: skip
+        assert "no run confirms minutes on this network" in command(*given, *on), given
+        assert "no run confirms minutes" not in command(*given), given
+
+
+def test_the_lines_of_a_program_are_named_where_they_differ() -> None:
+    text = command("where", "SM+LN+G", "--model", "tiny", "--context-length", "8")
+    told = next(line for line in text.splitlines() if line.startswith("priced as written: "))
+    assert "act, openbumblebee: OpenBumbleBee's segment kernel" in told
+    assert "; argmax: jnp.argmax;" in told
+    found = json.loads(command("where", "SM+LN+G", "--model", "tiny", "--json"))
+    assert found["lowerings"]["argmax"] == ["jnp.argmax"] and found["unchecked"]
+    swept = mpc.sweep(["SM+LN+G", "SM+LN+R"], model="tiny", exp_squarings=[5, 8])
+    one, two = (mpc.simulate(label, **TINY).lowerings["act"][0] for label in ("SM+LN+G", "SM+LN+R"))
+    assert swept.lowerings["act"] == (f"{one} or {two}",)
+    assert "/32)^32" in swept.lowerings["softmax"][0] and "/256)^256" in to_text(swept)
+    ffns = mpc.sweep("SM+LN+G", model="tiny", ffn=["gelu", "relu"])
+    assert ffns.lowerings["act"] == (f"{one} or {two}",)
+    apart = mpc.sweep("SM", model="tiny", stacks=["spu-semi2k", "spu-aby3"])
+    assert {"embed, spu-semi2k", "embed, spu-aby3"} <= {*apart.lowerings}
+
+
+def test_a_table_of_optimizations_says_whom_it_trusts(tmp_path: Path) -> None:
+    table = optimization_table("SM+LN+G", model="tiny", sizes=[(8, None)])
+    report = mpc.simulate("SM+LN+G", **TINY)
+    assert f"trust: {report.trust}" in to_text(table)
+    assert table.lowerings == report.lowerings and table.to_dict()["trust"] == report.trust
+    path = tmp_path / "mine.json"
+    entries = {"format": 1, "name": "mine", "base": "spu-2024", "trust": "three parties"}
+    path.write_text(json.dumps(entries))
+    other = optimization_table("SM", model="tiny", sizes=[(8, None)], stack=str(path))
+    assert other.trust == "" and any("different trust" in one for one in other.notes)
+
+
+def test_what_a_dealer_sends_is_said_beside_other_trust_too() -> None:
+    first, second = (mpc.simulate("SM", stack=one, **TINY) for one in ("spu-2024", "spu-semi2k"))
+    sent = f"{second.total.dealer_bytes / 1e9:,.3f} GB beforehand"
+    assert sent in to_text(first.compare(second)) and sent in to_html(first.compare(second))
+
+
 # --- words of other tools -------------------------------------------------------------------------
 
 

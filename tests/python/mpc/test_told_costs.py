@@ -254,6 +254,13 @@ def test_a_comparison_names_what_differs() -> None:
             "notes": list(compared.notes()),
             "unchecked": list(compared.unchecked(*profiles)),
             "trust": first.trust,
+            "lowerings": {
+                "act": ["max(x, 0)"],
+                "argmax": ["jnp.argmax"],
+                "embed": list(first.lowerings["embed"]),
+                "softmax, first": list(first.lowerings["softmax"]),
+                "softmax, second": list(second.lowerings["softmax"]),
+            },
         }
     assert compared.times(None, "none") is None
     assert compared.rows("lan-1gbps", "none")[-1]["first_seconds"] == (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.refusals import assert_refused
 from tests.python.run_records import run_info
 
 from aero import mpc
@@ -14,6 +17,7 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.records import as_dict
 from aero.mpc.cost import Cost
 from aero.mpc.network_sweep import SweepResult, SweepRow
+from aero.report import to_csv, to_text
 from aero.tables import in_units
 
 TINY: dict[str, Any] = {"model": "tiny", "context_length": 8}
@@ -40,6 +44,9 @@ def test_a_row_of_a_sweep_is_one_flat_mapping() -> None:
         "rows": [plain],
         "skipped": [{"values": {"label": "B", "num_heads": 5}, "reason": "why"}],
         "notes": [],
+        "unchecked": [],
+        "trust": "",
+        "lowerings": {},
     }
     assert repr(found) == "<SweepResult of 1 combinations>" and len(found) == 1
     assert found.pareto("rounds").skipped == found.skipped
@@ -50,6 +57,37 @@ def test_a_row_of_a_sweep_is_one_flat_mapping() -> None:
         found.pareto("x")
     nothing = SweepResult(())
     assert nothing.pareto("comm_gb") == nothing
+
+
+def test_what_a_dealer_sends_is_a_column_where_one_sends_it() -> None:
+    stacks = ["spu-semi2k", "spu-2024"]
+    found = mpc.sweep("SM", model="tiny", stacks=stacks, context_length=[8, 16])
+    own = [
+        mpc.simulate("SM", model="tiny", stack=row.values["stack"],
+                     context_length=row.values["context_length"]).total.dealer_bytes / 1e9
+        for row in found.rows
+    ]  # fmt: skip
+    assert [value > 0 for value in own] == [True, False] * 2
+    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert [float(line["dealer_gb"]) for line in lines] == own
+    assert [row["dealer_gb"] for row in found.to_dict()["rows"]] == own
+    assert list(found.to_dataframe()["dealer_gb"]) == own
+    assert "dealer_gb" in to_text(found).splitlines()[0]
+    alone = mpc.sweep("SM", model="tiny", stacks=["spu-semi2k"])
+    assert "trust: two parties and a dealer" in to_text(alone)
+    assert "; the dealer sends dealer_gb beforehand" in alone.trust
+    without = mpc.sweep("SM", model="tiny")
+    assert "dealer" not in to_csv(without) and "dealer_gb" not in to_text(without)
+
+
+def test_a_folder_is_answered_with_the_command_that_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    for given in (str(tmp_path), "meta-llama/Llama-3-8B"):
+        assert_refused(
+            lambda given=given: mpc.sweep(["SM", given]),
+            "labels", "published names such as gpt2-medium", given, "aero cost show FOLDER",
+        )  # fmt: skip
+    assert_refused(lambda: mpc.sweep("SL"), "label", "SM", "SL")
 
 
 def test_a_sweep_takes_specs_labels_single_values_and_the_machines_it_is_given() -> None:
@@ -123,6 +161,9 @@ def test_a_generation_is_told_in_full() -> None:
             "unchecked": list(report.token_report(0).unchecked),
             "notes": list(report.notes),
             "trust": report.token_report(0).trust,
+            "lowerings": {
+                part: list(lines) for part, lines in report.token_report(0).lowerings.items()
+            },
         }
     )
     gigabytes = in_units(report.comm_bytes)
