@@ -126,6 +126,7 @@ def schedule(
     would be left without each part.
     """
     with one_line_errors(ValueError, OSError):
+        from aero.mpc.cost_report import words_of
         from aero.report import to_text
         from aero.report.cost_texts import said_of, title_lines
         from aero.report.trace import trace_json
@@ -167,7 +168,7 @@ def schedule(
             lambda: (
                 about
                 | found.to_dict()
-                | report.words(latency)
+                | words_of(report, latency)
                 | {"what_if": {name: seconds for name, (_, seconds) in faster.items()}}
             ),
             str,

@@ -19,7 +19,7 @@ from aero.mpc.changes import (
     spec_changes,
 )
 from aero.mpc.cost import FieldValue
-from aero.mpc.cost_report import CostReport
+from aero.mpc.cost_report import CostReport, words_of
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.given_networks import is_described, is_folder, preset_named
 from aero.mpc.own_networks import (
@@ -142,7 +142,7 @@ class Advice:
         return {
             "label": self.report.label,
             "stack": self.report.stack,
-            **self.report.words(),
+            **words_of(self.report),
             "network": self.network.to_dict(),
             "comm_bytes": self.report.comm_bytes,
             "seconds": self.seconds,

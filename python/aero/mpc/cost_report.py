@@ -12,7 +12,7 @@ from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import SIZES, PricedNetwork, relu_alone
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
-from aero.mpc.words import different_trust, lowerings_of, of_each, trusted
+from aero.mpc.words import different_trust, lowerings_of, of_each, trusted, words_dict
 from aero.tables import in_units
 
 Network = str | NetworkProfile | None
@@ -179,18 +179,9 @@ class CostReport:
                 }
                 for operation in self.operations
             ],
-            **self.words(),
+            **words_of(self),
         }
         return found | ({"latency": timed} if timed else {})
-
-    def words(self, timed: Latency | None = None) -> dict[str, Any]:
-        """What is to be said of these prices, and of their time, ready for JSON."""
-        return {
-            "unchecked": [*self.unchecked, *(timed.unchecked if timed else ())],
-            "notes": list(self.notes),
-            "trust": self.trust,
-            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
-        }
 
     def __repr__(self) -> str:
         return (
@@ -275,9 +266,8 @@ class CostComparison:
         first, second = self.names()
         found = {"first": first, "second": second, "ratio": self.ratio}
         found |= {"rows": self.rows(network, compute)}
-        words = {"notes": self.notes(), "unchecked": self.unchecked(network, compute)}
-        found |= {name: list(lines) for name, lines in words.items()} | {"trust": self.trust}
-        return found | {"lowerings": {part: list(way) for part, way in self.lowerings.items()}}
+        doubts = self.unchecked(network, compute)
+        return found | words_dict(self.notes(), doubts, self.trust, self.lowerings)
 
     @property
     def trust(self) -> str:
@@ -302,7 +292,9 @@ class CostComparison:
     ) -> tuple[str, ...]:
         """What no publication or measurement confirms, with the network that it is said of."""
         first, second = self.times(network, compute) or (None, None)
-        doubts = [self.first.words(first)["unchecked"], self.second.words(second)["unchecked"]]
+        doubts = [
+            words_of(*pair)["unchecked"] for pair in ((self.first, first), (self.second, second))
+        ]
         return of_each(zip(_NAMES, doubts, strict=True), "both")
 
     def __repr__(self) -> str:
@@ -314,6 +306,12 @@ class CostComparison:
         if network is None:
             return None
         return self.first.latency(network, compute), self.second.latency(network, compute)
+
+
+def words_of(report: CostReport, timed: Latency | None = None) -> dict[str, Any]:
+    """What is to be said of a report's prices, and of their time, ready for JSON."""
+    doubts = (*report.unchecked, *(timed.unchecked if timed else ()))
+    return words_dict(report.notes, doubts, report.trust, report.lowerings)
 
 
 def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:

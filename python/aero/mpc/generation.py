@@ -9,7 +9,7 @@ from typing import Any, Literal
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue
-from aero.mpc.cost_report import CostReport
+from aero.mpc.cost_report import CostReport, words_of
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.priced_network import PricedNetwork, kept_as_shares
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
@@ -139,7 +139,7 @@ class GenerationReport:
             **self.total.to_dict(),
             "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
             "per_token": [cost.to_dict() for cost in self.per_token],
-            **self.prefill.words(),
+            **words_of(self.prefill),
             "notes": list(self.notes),
         }
 

@@ -19,6 +19,7 @@ from aero.mpc.given_networks import Named, is_folder, named_network, preset_name
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, split_axes
 from aero.mpc.sweep_words import Swept, sweep_words
+from aero.mpc.words import words_dict
 from aero.reading import one_line, printable
 
 Stack = str | Path | StackDescription
@@ -136,10 +137,7 @@ class SweepResult:
         return {
             "rows": self.flat_rows(),
             "skipped": [{"values": values, "reason": reason} for values, reason in self.skipped],
-            "notes": list(self.notes),
-            "unchecked": list(self.unchecked),
-            "trust": self.trust,
-            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
+            **words_dict(self.notes, self.unchecked, self.trust, self.lowerings),
         }
 
     def __len__(self) -> int:

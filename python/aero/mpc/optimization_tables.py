@@ -11,7 +11,7 @@ from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.optimization import Optimization, optimizations
 from aero.mpc.simulation import optimized_stack_names, simulate, stack_fields
-from aero.mpc.words import different_trust, trusted
+from aero.mpc.words import different_trust, trusted, words_dict
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,7 @@ class OptimizationTable:
                 }
                 for one in self.optimized_stacks
             ],
-            "notes": list(self.notes),
-            "unchecked": list(self.unchecked),
-            "trust": self.trust,
-            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
+            **words_dict(self.notes, self.unchecked, self.trust, self.lowerings),
         }
 
     def __repr__(self) -> str:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any
 
 from aero.mpc.cost import Cost
 from aero.tables import in_units
 
 Lowerings = Mapping[str, Sequence[str]]
-_Said = TypeVar("_Said")
+
+
+def words_dict(
+    notes: Iterable[str], unchecked: Iterable[str], trust: str, lowerings: Lowerings
+) -> dict[str, Any]:
+    """What is said of prices, ready for JSON."""
+    return {
+        "notes": list(notes),
+        "unchecked": list(unchecked),
+        "trust": trust,
+        "lowerings": {part: list(lines) for part, lines in lowerings.items()},
+    }
 
 
 def trusted(trust: str, *totals: Cost) -> str:
