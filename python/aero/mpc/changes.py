@@ -98,12 +98,15 @@ def spec_changes(spec: ArchitectureSpec) -> Iterator[Change]:
     if spec.num_heads % 2 == 0:
         halved = {"num_heads": spec.num_heads // 2, "head_dim": spec.head_dim * 2}
         wanted.append((f"{spec.num_heads // 2} wider heads instead of {spec.num_heads}", halved))
+    known = [spec]
     for name, fields in wanted:
         try:
             made = spec.replace(**fields)
         except ValueError:  # not a network of this family
             continue
-        if made != spec:  # a label says nothing of the number of heads
+        if made not in known:
+            known.append(made)
+            # A label says nothing of the number of heads.
             label = made.label if made.num_heads == spec.num_heads else ""
             yield Change(name, TRAINING, network=made, label=label)
 

@@ -137,7 +137,9 @@ def conversion(own: ArchitectureSpec, target: ArchitectureSpec, folder: str) -> 
         made = ArchitectureSpec.from_label(target.label, model=_PRESETS[own.family], **kept, **norm)
     except ValueError:
         return []
-    if made != target or own.shaped_attention != target.shaped_attention:
+    # Dynamic norms stay, and LayerNorm in front of a convolution, which reads zeros.
+    stays = own.norm.startswith("dynamic") or (own.norm == "layer" and own.convolution != "none")
+    if made != target or (stays and own.norm != target.norm):
         return []
     return [f"aero convert {shlex.quote(folder)} --label '{target.label}' --output converted"]
 
