@@ -295,8 +295,8 @@ def _named(label: str, model: str) -> Named:
         if is_folder(label) or "names a model" in str(error):
             raise ValueError(
                 "sweep: labels must be labels or published names such as gpt2-medium, got "
-                f"{printable(label)}; `aero cost show FOLDER` prices the folder of a model, at one "
-                "size and on one stack"
+                f"{printable(label)}; `aero cost show FOLDER` prices one model by its config.json "
+                "(`hf download NAME config.json --local-dir FOLDER` fetches it)"
             ) from None
         raise
 
