@@ -10,9 +10,17 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import SIZES, PricedNetwork, relu_alone
+from aero.mpc.priced_network import (
+    SIZES,
+    PricedNetwork,
+    different_trust,
+    lowerings_of,
+    of_each,
+    relu_alone,
+    trusted,
+    words_dict,
+)  # fmt: skip
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
-from aero.mpc.words import different_trust, lowerings_of, of_each, trusted, words_dict
 from aero.tables import in_units
 
 Network = str | NetworkProfile | None
@@ -72,14 +80,9 @@ class CostReport:
         """
         fields = priced.fields
         return CostReport(
-            label=network.label,
-            sizes=network.sizes,
-            spec=network.spec,
-            stack=stack.name,
-            stack_fields=fields,
+            label=network.label, sizes=network.sizes, spec=network.spec, stack=stack.name,
+            stack_fields=fields, description=stack, **found,
             notes=network.said_of(stack, fields, keys or network.sizes["context_length"]),
-            description=stack,
-            **found,
         )  # fmt: skip
 
     @property
@@ -291,10 +294,9 @@ class CostComparison:
         self, network: Network = None, compute: Compute = "paper-testbed"
     ) -> tuple[str, ...]:
         """What no publication or measurement confirms, with the network that it is said of."""
-        first, second = self.times(network, compute) or (None, None)
-        doubts = [
-            words_of(*pair)["unchecked"] for pair in ((self.first, first), (self.second, second))
-        ]
+        times = self.times(network, compute) or (None, None)
+        pairs = zip((self.first, self.second), times, strict=True)
+        doubts = [words_of(*pair)["unchecked"] for pair in pairs]
         return of_each(zip(_NAMES, doubts, strict=True), "both")
 
     def __repr__(self) -> str:

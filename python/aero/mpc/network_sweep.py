@@ -16,10 +16,9 @@ from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.given_networks import Named, is_folder, named_network, preset_named
+from aero.mpc.priced_network import words_dict
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, split_axes
-from aero.mpc.sweep_words import Swept, sweep_words
-from aero.mpc.words import words_dict
 from aero.reading import one_line, printable
 
 Stack = str | Path | StackDescription
@@ -242,6 +241,8 @@ def sweep(
         raise ValueError(
             f"sweep: {len(skipped)} combinations do not exist, first {chosen}: {reason}"
         )
+    from aero.mpc.sweep_words import Swept, sweep_words  # of no other price
+
     words = sweep_words(
         [
             Swept(

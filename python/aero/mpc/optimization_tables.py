@@ -10,8 +10,8 @@ from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.optimization import Optimization, optimizations
+from aero.mpc.priced_network import different_trust, trusted, words_dict
 from aero.mpc.simulation import optimized_stack_names, simulate, stack_fields
-from aero.mpc.words import different_trust, trusted, words_dict
 
 
 @dataclass(frozen=True)

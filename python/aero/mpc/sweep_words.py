@@ -15,12 +15,14 @@ from aero.mpc.priced_network import (
     OTHER_GELU,
     PUBLIC_TEMPERATURE,
     beyond,
+    different_trust,
     has_public_temperature,
     is_other_gelu,
+    lowerings_of,
+    of_each,
     positions_of,
 )
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.words import different_trust, lowerings_of, of_each
 
 Variants = Sequence[tuple[StackDescription, _core.Stack]]
 

@@ -13,9 +13,9 @@ from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
+from aero.mpc.priced_network import lowerings_of, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
-from aero.mpc.words import lowerings_of, of_each
 from aero.reading import checked, parse_yaml, read_yaml
 
 _DOLLARS = {

@@ -12,7 +12,7 @@ from aero.mpc.cost_report import CostComparison
 from aero.mpc.generation import GenerationReport
 from aero.mpc.latency import Latency
 from aero.mpc.network_sweep import SweepResult
-from aero.mpc.words import Lowerings, trusted
+from aero.mpc.priced_network import Lowerings, trusted
 from aero.report import page
 from aero.report.cost_figures import layer_details, layers, stacked_bars, sweep_picture
 from aero.report.cost_texts import (

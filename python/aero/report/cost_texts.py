@@ -14,9 +14,8 @@ from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
 from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import SIZES
+from aero.mpc.priced_network import SIZES, Lowerings, trusted
 from aero.mpc.schedule import Schedule
-from aero.mpc.words import Lowerings, trusted
 from aero.tables import in_units, table_csv, table_lines
 
 Network = str | NetworkProfile | None

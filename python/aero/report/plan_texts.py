@@ -11,7 +11,7 @@ from aero.mpc.cost import Cost
 from aero.mpc.generation import GenerationReport
 from aero.mpc.network_sweep import SweepResult
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, OptimizedStack
-from aero.mpc.words import trusted
+from aero.mpc.priced_network import trusted
 from aero.report.cost_texts import (
     Compute,
     Network,
