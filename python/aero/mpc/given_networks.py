@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.families.mixtures import REVEALED
-from aero.families.pictures import text_half
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
@@ -173,6 +172,8 @@ def _of_configuration(
     config: Mapping[str, Any], revealed: Any, context_length: int | None, vocab_size: int | None,
     *notes: str,
 ) -> PricedNetwork:  # fmt: skip
+    from aero.families.pictures import text_half
+
     config = _routed(text_half(config), revealed)
     changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
     if config["model_type"] == "aero":
