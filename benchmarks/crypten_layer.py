@@ -28,7 +28,7 @@ TOKENS, WIDTH, HEADS, HIDDEN = 128, 768, 12, 3072
 
 
 def parts(crypten: Any, torch: Any) -> dict[str, Callable[[], object]]:
-    """By name: what a layer computes, on random shares."""
+    """Parts of a layer, on random shares, by name."""
 
     def shares(*shape: int) -> Any:
         return crypten.cryptensor(torch.randn(shape))
@@ -62,7 +62,7 @@ def parts(crypten: Any, torch: Any) -> dict[str, Callable[[], object]]:
 
 
 def functions(crypten: Any, torch: Any) -> dict[str, Callable[[], object]]:
-    """By name: what SHAFT computes in its own ways."""
+    """Functions that SHAFT computes in its own ways, by name."""
 
     def shares(*shape: int) -> Any:
         return crypten.cryptensor(torch.randn(shape))

@@ -26,6 +26,7 @@ LINES = {
     "x * y": "x * y",
     "x * 0.3": "x * 0.3",
     "jnp.maximum(x, 0)": "jnp.maximum(x, 0)",
+    "jnp.square(jnp.maximum(x, 0))": "jnp.square(jnp.maximum(x, 0))",
     "jnp.exp(-jnp.abs(x))": "jnp.exp(-jnp.abs(x))",
     "jnp.exp(x)": "jnp.exp(x)",
     "1 / (x + 8)": "1.0 / (x + 8.0)",

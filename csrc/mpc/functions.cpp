@@ -17,6 +17,11 @@ Cost leaky_relu(const Stack& stack, std::int64_t elements) {
   return relu(stack, elements) + truncation(stack, elements);
 }
 
+// SPU's compiler sees a product of two equal numbers, not a square.
+Cost relu_squared(const Stack& stack, std::int64_t elements) {
+  return relu(stack, elements) + shared_product(stack, elements);
+}
+
 // x / 2 (1 + tanh(x / 2)); x times the logistic function takes 1.71 times the bytes.
 Cost silu(const Stack& stack, std::int64_t elements) {
   if (stack.silu == Silu::kLogistic)
@@ -86,6 +91,7 @@ std::string_view exp_lowering(const Stack& stack) {
 }
 
 constexpr char kRelu[] = "max(x, 0)";
+constexpr char kReluSquared[] = "jnp.square(max(x, 0))";
 constexpr char kLeakyRelu[] = "where(x > 0, x, s x)";
 constexpr char kTanh[] = "jnp.tanh(x)";
 constexpr char kLogistic[] = "jax.nn.sigmoid(x)";
@@ -106,6 +112,7 @@ constexpr std::array kFunctions{
     PricedFunction{"relu", false, of_elements<relu>, written<kRelu>, Quotable::kRelu},
     PricedFunction{"leaky_relu", false, of_elements<leaky_relu>, written<kLeakyRelu>,
                    Quotable::kRelu},
+    PricedFunction{"relu_squared", false, of_elements<relu_squared>, written<kReluSquared>, {}},
     PricedFunction{"gelu", false, of_elements<gelu>, gelu_lowering, Quotable::kGelu},
     PricedFunction{"silu", false, of_elements<silu>, silu_lowering, {}},
     PricedFunction{"tanh", false, of_elements<hyperbolic_tangent>, written<kTanh>, {}},
@@ -128,8 +135,9 @@ constexpr std::array kFunctions{
 
 // Rows of the table by the network's words, which network.h has in the same order.
 constexpr std::array<std::string_view, network::kFunctions.size()> kOfFunctions{
-    "relu", "leaky_relu", "gelu", "gelu",       "silu",
-    "tanh", "logistic",   "exp",  "reciprocal", "reciprocal_square_root"};
+    "relu",        "leaky_relu", "gelu", "gelu",       "silu",
+    "tanh",        "logistic",   "exp",  "reciprocal", "reciprocal_square_root",
+    "relu_squared"};
 constexpr std::array<std::string_view, network::kNormKinds.size()> kOfNorms{
     "layernorm", "rmsnorm", "", "dynamic_tanh", "dynamic_erf"};
 

@@ -114,10 +114,11 @@ enum class Function : std::uint8_t {
   kExp,
   kReciprocal,
   kRsqrt,
+  kReluSquared,
 };
-inline constexpr std::array<std::string_view, 10> kFunctions{
-    "relu", "leaky_relu", "gelu_tanh", "gelu_erf",   "silu",
-    "tanh", "sigmoid",    "exp",       "reciprocal", "rsqrt"};
+inline constexpr std::array<std::string_view, 11> kFunctions{
+    "relu",    "leaky_relu", "gelu_tanh",  "gelu_erf", "silu",        "tanh",
+    "sigmoid", "exp",        "reciprocal", "rsqrt",    "relu_squared"};
 
 struct Activation {
   Function function = Function::kRelu;

@@ -10,6 +10,7 @@ FUNCTIONS = {
     "silu": "silu",
     "swish": "silu",
     "relu": "relu",
+    "relu2": "relu_squared",
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",

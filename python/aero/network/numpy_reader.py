@@ -157,6 +157,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "reciprocal": np.reciprocal,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "relu_squared": lambda x: np.maximum(x, 0.0) ** 2,
 }
 
 

@@ -267,6 +267,11 @@ def _exp(run: RingOperations, x: Ring) -> Ring:
     return functions.exponential(x, **_exp_settings(run.approximations), arithmetic=run.arithmetic)
 
 
+def _relu_squared(run: RingOperations, x: Ring) -> Ring:
+    positive = np.maximum(x, 0)
+    return functions.product(positive, positive, arithmetic=run.arithmetic)
+
+
 def _sigmoid(run: RingOperations, x: Ring) -> Ring:
     """``1 / (1 + exp(-x))``; of either sign, so that nothing clips exp."""
     squarings, arithmetic = run.approximations.exp_squarings, run.arithmetic
@@ -280,6 +285,7 @@ _FUNCTIONS: dict[str, Callable[[RingOperations, Ring], Ring]] = {
     "sigmoid": _sigmoid,
     "exp": _exp,
     "reciprocal": lambda run, x: functions.reciprocal(x, arithmetic=run.arithmetic),
+    "relu_squared": _relu_squared,
     "rsqrt": lambda run, x: functions.reciprocal_square_root(x, arithmetic=run.arithmetic),
 }
 

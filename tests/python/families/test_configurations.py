@@ -25,10 +25,14 @@ from transformers import (
     WhisperForAudioClassification,
     WhisperForCausalLM,
 )
+from transformers.activations import ACT2FN
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from aero.families.configurations import FAMILIES, described
 from aero.families.pictures import _DEFAULTS
+from aero.families.values import FUNCTIONS
+from aero.network import numpy_reader
+from aero.network.description import Operation
 
 from .configurations import CONFIGURATIONS, GROUPED, configuration, model_of
 
@@ -46,6 +50,17 @@ def parameters(operations: list[dict[str, Any]]) -> int:
         elif one["op"] == "linear":
             total += one["in"] * one["out"] + one["out"] * ("bias" in one["weights"])
     return total
+
+
+def test_an_activation_of_transformers_is_the_function_of_its_word() -> None:
+    values = torch.linspace(-4, 4, 99, dtype=torch.float64)
+    for word, function in FUNCTIONS.items():
+        one = Operation(
+            "activation", {"function": function, "width": 99, "slope": 0.0}, ("x",), "y"
+        )
+        found = numpy_reader.OPERATIONS["activation"](one, {}, values.numpy())
+        # gelu_fast rounds the factor of its tanh.
+        torch.testing.assert_close(torch.tensor(found), ACT2FN[word](values), rtol=0, atol=1e-6)
 
 
 def test_every_family_is_tested() -> None:

@@ -19,6 +19,7 @@ TIMES_Y = "and a product"
 # The line -> the operation that is priced, and the stack's field that chooses it.
 PRICED: dict[str, tuple[str, dict[str, Any]]] = {
     "jnp.maximum(x, 0)": ("relu", {}),
+    "jnp.square(jnp.maximum(x, 0))": ("relu_squared", {}),
     "jax.nn.gelu(x, approximate=True)": ("gelu", {"gelu": "tanh"}),
     "jax.nn.gelu(x, approximate=False)": ("gelu", {"gelu": "erfc"}),
     "x / 2 * (1 + erf(x / sqrt(2)))": ("gelu", {"gelu": "erf"}),

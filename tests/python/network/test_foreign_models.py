@@ -137,7 +137,13 @@ def test_fixed_point_computes_a_tanh():
 
 @pytest.mark.parametrize(
     ("function", "first", "last"),
-    [("sigmoid", -8, 8), ("exp", -16, 0), ("reciprocal", 0.1, 40), ("rsqrt", 0.1, 40)],
+    [
+        ("sigmoid", -8, 8),
+        ("exp", -16, 0),
+        ("reciprocal", 0.1, 40),
+        ("rsqrt", 0.1, 40),
+        ("relu_squared", -8, 8),
+    ],
 )
 def test_fixed_point_computes_functions_of_elements(function, first, last):
     x = np.linspace(first, last, 999)

@@ -37,6 +37,7 @@ def assert_equal(found, expected):
         ("exp", torch.exp),
         ("reciprocal", torch.reciprocal),
         ("rsqrt", torch.rsqrt),
+        ("relu_squared", lambda x: F.relu(x).square()),
     ],
 )
 def test_activations(function, expected):

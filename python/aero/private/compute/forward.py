@@ -174,6 +174,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": jax.nn.sigmoid,
     "reciprocal": lambda x: 1.0 / x,
     "rsqrt": jax.lax.rsqrt,
+    "relu_squared": lambda x: jnp.square(jnp.maximum(x, 0.0)),
 }
 
 

@@ -49,7 +49,7 @@ def exports(folder):
     }
     for name, model in foreign.items():
         write_network(describe_model(model.eval()), folder / name)
-    functions = ("tanh", "sigmoid", "exp")
+    functions = ("tanh", "sigmoid", "exp", "relu_squared")
     for function in functions:
         other = describe_model(foreign["llama"])
         for layer in other.description["operations"]:
