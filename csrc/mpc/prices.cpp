@@ -47,9 +47,7 @@ std::size_t operation_index(const PriceEntry& entry) {
 }
 
 std::size_t field_index(const PriceEntry& entry) {
-  std::array<std::string_view, kFields.size()> names;
-  std::transform(kFields.begin(), kFields.end(), names.begin(),
-                 [](const PriceField& field) { return field.name; });
+  const auto names = spec::names_of(kFields);
   const auto found = std::find(names.begin(), names.end(), entry.field);
   if (found == names.end())
     fail(entry, " has no field " + spec::quoted(entry.field) + "; did you mean " +

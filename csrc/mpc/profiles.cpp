@@ -99,19 +99,12 @@ constexpr std::array kComputers{
 };
 
 template <class Entries>
-std::vector<std::string_view> names_of(const Entries& entries) {
-  std::vector<std::string_view> names;
-  names.reserve(std::size(entries));
-  for (const auto& entry : entries) names.push_back(entry.name);
-  return names;
-}
-
-template <class Entries>
 const auto& find_profile(const Entries& entries, std::string_view what, std::string_view name) {
   for (const auto& entry : entries)
     if (entry.name == name) return entry;
   throw std::invalid_argument("latency: " + std::string(what) + " must be " +
-                              spec::quoted_list(names_of(entries)) + ", got " + spec::quoted(name));
+                              spec::quoted_list(spec::names_of(entries)) + ", got " +
+                              spec::quoted(name));
 }
 
 template <class Profile>
@@ -167,9 +160,9 @@ Profile changed(Profile profile, const Fields& fields, std::string_view what,
     const auto* field =
         std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.name == name; });
     if (field == fields.end())
-      throw std::invalid_argument("latency: " + std::string(what) + " has no field " +
-                                  spec::quoted(name) + "; did you mean " +
-                                  spec::quoted(spec::nearest_word(name, names_of(fields))) + "?");
+      throw std::invalid_argument(
+          "latency: " + std::string(what) + " has no field " + spec::quoted(name) +
+          "; did you mean " + spec::quoted(spec::nearest_word(name, spec::names_of(fields))) + "?");
     set_field(profile, *field, value);
   }
   return profile;
@@ -177,9 +170,9 @@ Profile changed(Profile profile, const Fields& fields, std::string_view what,
 
 }  // namespace
 
-std::vector<std::string_view> network_names() { return names_of(kNetworks); }
+std::vector<std::string_view> network_names() { return spec::names_of(kNetworks); }
 
-std::vector<std::string_view> compute_names() { return names_of(kComputers); }
+std::vector<std::string_view> compute_names() { return spec::names_of(kComputers); }
 
 NetworkProfile network_profile(std::string_view name) {
   return find_profile(kNetworks, "network", name).profile;

@@ -190,14 +190,6 @@ constexpr std::array kOptimizedStacks{
     NamedStack{"aero-approximate", approximate()},
 };
 
-template <class Entries>
-std::vector<std::string_view> names_of(const Entries& entries) {
-  std::vector<std::string_view> names;
-  names.reserve(std::size(entries));
-  for (const auto& entry : entries) names.push_back(entry.name);
-  return names;
-}
-
 [[noreturn]] void fail(const Field& field, const std::string& expected, const FieldValue& value) {
   throw std::invalid_argument("simulate: " + std::string(field.name) + " must be " + expected +
                               ", got " + spec::shown(value));
@@ -309,9 +301,9 @@ void check_protocol(const Stack& stack) {
 
 }  // namespace
 
-std::vector<std::string_view> stack_names() { return names_of(kStacks); }
+std::vector<std::string_view> stack_names() { return spec::names_of(kStacks); }
 
-std::vector<std::string_view> optimized_stack_names() { return names_of(kOptimizedStacks); }
+std::vector<std::string_view> optimized_stack_names() { return spec::names_of(kOptimizedStacks); }
 
 Stack stack(std::string_view name) {
   for (const NamedStack& entry : kStacks)
@@ -355,9 +347,9 @@ Stack with_fields(Stack stack, const spec::FieldValues& values) {
     const auto* field = std::find_if(kFields.begin(), kFields.end(),
                                      [&](const Field& f) { return f.name == name; });
     if (field == kFields.end())
-      throw std::invalid_argument("simulate: a stack has no field " + spec::quoted(name) +
-                                  "; did you mean " +
-                                  spec::quoted(spec::nearest_word(name, names_of(kFields))) + "?");
+      throw std::invalid_argument(
+          "simulate: a stack has no field " + spec::quoted(name) + "; did you mean " +
+          spec::quoted(spec::nearest_word(name, spec::names_of(kFields))) + "?");
     set_field(stack, *field, value);
   }
   check_protocol(stack);

@@ -203,11 +203,7 @@ bool default_parallel_residual(const Spec& spec) {
   return spec.family == Family::kPythia || spec.shaped_attention;
 }
 
-std::vector<std::string_view> field_names() {
-  std::vector<std::string_view> names(kFields.size());
-  std::transform(kFields.begin(), kFields.end(), names.begin(), [](auto& f) { return f.name; });
-  return names;
-}
+std::vector<std::string_view> field_names() { return names_of(kFields); }
 
 std::vector<FieldDocument> field_documents() {
   std::vector<FieldDocument> documents;

@@ -1,9 +1,10 @@
-// "Did you mean": the closest of some words, for error messages.
+// "Did you mean": names of tables, and the closest of some words, for error messages.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace aero::spec {
 
@@ -20,6 +21,15 @@ std::string_view nearest_word(std::string_view word, const Words& words) {
   for (const std::string_view candidate : words)
     if (edit_distance(word, candidate) < edit_distance(word, nearest)) nearest = candidate;
   return nearest;
+}
+
+// Those of a table whose rows have a `name`.
+template <class Rows>
+std::vector<std::string_view> names_of(const Rows& rows) {
+  std::vector<std::string_view> names;
+  names.reserve(std::size(rows));
+  for (const auto& row : rows) names.push_back(row.name);
+  return names;
 }
 
 // Words as `"a", "b" or "c"`.

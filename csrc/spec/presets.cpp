@@ -81,11 +81,7 @@ void refuse_models(std::string_view label) {
 
 }  // namespace
 
-std::vector<std::string_view> preset_names() {
-  std::vector<std::string_view> names(kPresets.size());
-  std::transform(kPresets.begin(), kPresets.end(), names.begin(), [](auto& p) { return p.name; });
-  return names;
-}
+std::vector<std::string_view> preset_names() { return names_of(kPresets); }
 
 ArchitectureSpec preset(std::string_view name) {
   for (const Preset& entry : kPresets)

@@ -129,7 +129,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "activation": Primitive(
         "relu; leaky_relu: slope x below 0; gelu_tanh: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 "
         "x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); silu: x / (1 + exp(-x)); tanh; "
-        "sigmoid: 1 / (1 + exp(-x)); exp; reciprocal: 1 / x; rsqrt: 1 / sqrt(x); relu_squared: relu(x)^2.",
+        "sigmoid: 1 / (1 + exp(-x)); exp; reciprocal: 1 / x; rsqrt: 1 / sqrt(x); relu_squared: "
+        "relu(x)^2.",
         fields={"function": str, "width": int, "slope": Real},
     ),
     "multiply": Primitive("The product, element by element.", inputs=2, fields={"width": int}),

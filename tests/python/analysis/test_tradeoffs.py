@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from aero import analysis
-from aero.analysis.figures.drawing import save_figure
 from aero.internals.palette import NETWORK_COLORS, PART_COLORS
 from aero.internals.pareto import pareto_front
 
@@ -144,17 +142,3 @@ def test_network_colours_differ_without_green_cones_too():
 def test_every_colour_can_be_seen_on_white():
     assert max(map(lightness, NETWORK_COLORS)) < 75
     assert max(map(lightness, PART_COLORS.values())) < 92
-
-
-def test_a_figure_is_saved_as_png_and_as_svg_with_the_same_bytes_each_time(tmp_path):
-    def written(folder):
-        (tmp_path / folder).mkdir()
-        with rc_context(analysis.FIGURE_STYLE):
-            figure = Figure()
-            figure.subplots().set_xlabel("margin")
-        return [path.read_bytes() for path in save_figure(figure, tmp_path / folder / "x")]
-
-    png, svg = written("first")
-    assert png.startswith(b"\x89PNG") and b">margin<" in svg
-    assert [png, svg] == written("second")
-    assert {path.name for path in (tmp_path / "first").iterdir()} == {"x.png", "x.svg"}

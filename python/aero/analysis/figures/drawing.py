@@ -1,19 +1,15 @@
-"""Common parts of all figures: style, files, colours, new Axes, rows of names, heat maps."""
+"""Common parts of all figures: style, colours, new Axes, rows of names, heat maps."""
 
-import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from aero.internals.atomic_files import write_bytes_atomically
 from aero.internals.palette import NETWORK_COLORS
 
 # Enough of the values written inside a heat map to read them; above it they would only be noise.
@@ -129,39 +125,3 @@ FIGURE_STYLE: dict[Any, Any] = {
     # The same figure is the same file: without it matplotlib numbers the parts at random.
     "svg.hashsalt": "aero",
 }
-
-
-def save_figure(figure: Figure, stem: str | Path, *, dots_per_inch: int = 220) -> list[Path]:
-    """Writes a figure as `STEM.png` and as `STEM.svg`, each whole or not at all.
-
-    The same figure gives the same bytes.
-
-    Args:
-        figure: of any function here, or your own.
-        stem: path without ending; its folder must exist.
-        dots_per_inch: of the PNG.
-
-    Returns:
-        The two paths.
-
-    Raises:
-        OSError: the files cannot be written; earlier ones stay as they were.
-
-    Example:
-        >>> from aero.analysis.figures.drawing import save_figure
-        >>> import tempfile
-        >>> from matplotlib.figure import Figure
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> [path.name for path in save_figure(Figure(), f"{folder.name}/front")]
-        ['front.png', 'front.svg']
-    """
-    written = []
-    for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        buffer = io.BytesIO()
-        with rc_context(FIGURE_STYLE):
-            figure.savefig(
-                buffer, format=ending, dpi=dots_per_inch, bbox_inches="tight", metadata=metadata
-            )
-        written.append(Path(f"{stem}.{ending}"))
-        write_bytes_atomically(written[-1], buffer.getvalue())
-    return written
