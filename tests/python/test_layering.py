@@ -74,7 +74,7 @@ MAY_IMPORT = {
     },
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "fixed_point", "export", "network", "private", "saved",
+        "families", "report", "train", "fixed_point", "export", "network", "private", "saved",
     },
 }  # fmt: skip
 # The rooms inside a room, and those of them that each may import; any may its single files.

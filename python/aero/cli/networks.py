@@ -195,9 +195,9 @@ def export(
     """Writes plain weights and a description from which any program can compute the logits."""
     with one_line_errors(ValueError, OSError):
         from aero.export import export_remote_code, export_weights
+        from aero.families.values import EXPORTED
         from aero.internals.atomic_files import require_no_run
         from aero.internals.errors import disk_errors
-        from aero.models.foreign_writer import DESCRIBED
         from aero.saved.loading import load_saved_network, require_supported
 
         require_no_run(output, "export")
@@ -208,7 +208,7 @@ def export(
                 f"export: {saved} holds no network (no config.json); give a finished run or a "
                 "folder that save_pretrained wrote"
             )
-        require_supported(saved, others=() if remote_code else DESCRIBED)
+        require_supported(saved, others=() if remote_code else EXPORTED)
         model = load_saved_network(saved, as_it_is=True)
         write = export_remote_code if remote_code else export_weights
         with disk_errors("the network", output, "export again", command="export"):

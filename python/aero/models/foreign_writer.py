@@ -195,7 +195,5 @@ _FAMILIES: dict[str, Callable[[Any], Weights]] = {
     "stablelm": _llama,
     "starcoder2": _phi,
 }
-#: Those that no label names, as `model_type` has them.
-DESCRIBED = tuple(_FAMILIES)
 # Families that turn a part of the channels of each head.
 _TURN_IN_PART = frozenset({"phi", "stablelm"})

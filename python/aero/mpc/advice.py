@@ -21,7 +21,7 @@ from aero.mpc.changes import (
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport, words_of
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.given_networks import is_described, is_folder, preset_named
+from aero.mpc.given_networks import is_described, is_exported, is_folder, preset_named
 from aero.mpc.own_networks import (
     CONVERTED,
     conversion,
@@ -78,6 +78,7 @@ class Advice:
         own: The network, where it is one of ours, a GPT-2 or a Pythia.
         exact_gelu: Its GELU is the exact one.
         runs: `aero private` runs it.
+        exported: It runs it after `aero export`.
     """
 
     report: CostReport
@@ -90,6 +91,7 @@ class Advice:
     own: ArchitectureSpec | None
     exact_gelu: bool
     runs: bool
+    exported: bool = False
 
     @property
     def trained(self) -> Advised | None:
@@ -103,19 +105,16 @@ class Advice:
             source: What is priced, as typed: a label, a preset's name or a folder.
             model: The preset of a label.
         """
-        chosen = self.trained or self.as_it_is
-        if self.trained is None and not self.runs:
-            return []
-        preset = "" if is_folder(source) else preset_named(source) or model
         lines = []
+        if self.exported and self.report.description.base in _RUNS:
+            lines = [f"aero export {shlex.quote(source)} --output EXPORT"]
+            lines += [_run("EXPORT", self.as_it_is)]
+        preset = "" if is_folder(source) else preset_named(source) or model
         if self.trained is not None:
-            lines = self.commands_of(self.trained.change.network, preset, source)
-        settings = "".join(f" --set {k}={_word(v)}" for k, v in chosen.change.fields.items())
-        stack = chosen.report.description.base
-        run = f"aero cost show NETWORK --stack {stack}"
-        if stack in _RUNS:
-            run = f"aero private run RUN{_RUNS[stack]}"
-        return [*lines, run + settings]
+            lines += self.commands_of(self.trained.change.network, preset, source)
+        if self.trained is not None or self.runs:
+            lines += [_run("RUN", self.trained or self.as_it_is)]
+        return lines
 
     def commands_of(
         self, target: ArchitectureSpec, preset: str = "", source: str = "FOLDER"
@@ -131,7 +130,8 @@ class Advice:
         """Says, in one line, where no command trains the family that is priced."""
         if self.own is not None:
             return []
-        does = "trains or converts" if self.runs else "trains, converts or runs"
+        runs = self.runs or self.exported
+        does = "trains or converts" if runs else "trains, converts or runs"
         return [
             f"note: no command here {does} {self.report.label}; change it in your own code, and "
             f"price it again by `aero cost show {shlex.quote(source)}`"
@@ -249,9 +249,21 @@ def advise(
     advice = Advice(
         base, seconds, network, tuple(kept), as_it_is, (), share_bytes(source, stack),
         own, exact is not None, own is not None or is_described(given),
+        own is None and is_exported(given) and predicts_next(priced_network.core.operations),
     )  # fmt: skip
     taken = (one for one in networks if advice.commands_of(one.change.network))
     return replace(advice, networks=tuple(sorted(taken, key=lambda one: one.seconds)))
+
+
+def _run(network: str, chosen: Advised) -> str:
+    """The command that runs a network with the settings of a change, or prices it."""
+    stack = chosen.report.description.base
+    command = f"aero cost show NETWORK --stack {stack}"
+    if stack in _RUNS:
+        command = f"aero private run {network}{_RUNS[stack]}"
+    return command + "".join(
+        f" --set {name}={_word(value)}" for name, value in chosen.change.fields.items()
+    )
 
 
 def _padding(one: Longer) -> Change:

@@ -135,6 +135,18 @@ def given_network(
     )
 
 
+def is_exported(given: Any) -> bool:
+    """True of a model that `aero export` writes: of such a family, without scaled rotations."""
+    from aero.families.values import EXPORTED
+
+    config = _read(Path(given)) if is_folder(given) else getattr(given, "config", given)
+    config = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(config, Mapping) or config.get("model_type") not in EXPORTED:
+        return False
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return bool(rope.get("rope_type", rope.get("type", "default")) == "default")
+
+
 def _read(folder: Path) -> dict[str, Any]:
     if (folder / _DESCRIPTION).is_file():
         path = folder / _DESCRIPTION

@@ -81,7 +81,7 @@ def test_the_last_lines_are_a_network_that_a_command_takes(given: Any, label: st
     for one in found.networks:
         chosen = dataclasses.replace(found, networks=(one,))
         source, model = (given, "tiny") if isinstance(given, str) else ("./folder", "gpt2")
-        command, *rest = chosen.commands(source, model)
+        command, *rest = chosen.commands(source, model)[2 if found.exported else 0 :]
         if found.exact_gelu and "+G" in one.change.label:
             # Random weights start with the tanh form of GELU; a conversion keeps the exact one.
             assert command.startswith("aero convert")
@@ -158,7 +158,9 @@ def test_a_decoder_of_others_is_replaced_by_one_that_is_called_ours(tmp_path: Pa
     lines = run("advise", str(tmp_path), "--context-length", "16").splitlines()
     (own,) = (line for line in lines if line.startswith("with training ("))
     assert own.startswith("with training (a decoder of our own, SM+FN+R, as deep and as wide): ")
-    (train,) = (line for line in lines if line.startswith("aero train"))
+    export, run_it, train, _ = (line for line in lines if line.startswith("aero "))
+    assert export == f"aero export {tmp_path} --output EXPORT"
+    assert run_it.startswith("aero private run EXPORT --set")
     made = trained_by(train, {"context_length": 16, "vocab_size": LLAMA["vocab_size"]})
     (fields,) = json.loads(run("advise", str(tmp_path), "--context-length", "16", "--json"))[
         "networks"
@@ -166,7 +168,12 @@ def test_a_decoder_of_others_is_replaced_by_one_that_is_called_ours(tmp_path: Pa
     again = mpc.simulate(made, stack="spu-0.9.5", **fields["fields"])
     assert again.comm_bytes == fields["comm_bytes"]
     assert f": {again.comm_bytes / 1e9:.3f} GB and " in own
-    assert lines[-1].startswith("note: no command here trains, converts or runs llama")
+    assert lines[-1].startswith("note: no command here trains or converts llama")
+    # Positions that are scaled have no export.
+    scaled = LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+    (tmp_path / "config.json").write_text(json.dumps(scaled))
+    text = run("advise", str(tmp_path), "--context-length", "16")
+    assert "aero export" not in text and "trains, converts or runs llama" in text
 
 
 def test_an_exported_network_is_run_and_not_trained(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ from transformers import (
 )
 
 from aero import AeroConfig, _core, mpc
+from aero.families.values import EXPORTED
 from aero.fixed_point import Approximations, functions
+from aero.models import foreign_writer
 from aero.models.foreign_writer import describe_model
 from aero.mpc.simulation import optimized_stack_names
 from aero.network import numpy_reader, ring_reader
@@ -153,6 +155,10 @@ def test_fixed_point_computes_functions_of_elements(function, first, last):
     expected = numpy_reader.OPERATIONS["activation"](one, {}, x)
     # exp is off by x^2 / 2^9 of itself, the logistic function by a quarter of that at most.
     assert np.abs(functions.decode(found) - expected).max() < 3e-3
+
+
+def test_the_families_that_are_exported_are_those_with_weights():
+    assert set(EXPORTED) == set(foreign_writer._FAMILIES)
 
 
 def test_what_fixed_point_lacks_is_named():
