@@ -95,10 +95,11 @@ def require_supported(path: str | Path, *, others: Sequence[str] = ()) -> None:
     """
     kind = _kind(path)
     if kind not in (*_WITH_AERO_FORM, *others):
-        known = " or ".join([", ".join(["AERO", "GPT-2", *others]), "Pythia"])
+        more = f", or of {', '.join(others)}" if others else ""
         raise TrainingError(
-            f"{printable(str(path))}: expected a network of {known}, got {shown(kind)}, which this "
-            "command does not support; aero.entropies(model, ids) and aero show work with it"
+            f"{printable(str(path))}: expected a network of AERO, GPT-2 or Pythia{more}, got "
+            f"{shown(kind)}, which this command does not support; aero.entropies(model, ids) "
+            "and aero show work with it"
         )
 
 
