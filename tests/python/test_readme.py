@@ -145,9 +145,11 @@ def test_what_the_readme_shows_below_its_code_is_its_output(
         exec(compile(code, "README.md", "exec"), {})
         found = capsys.readouterr().out
     else:
-        words = [word for word in shlex.split(code.replace("\\\n", " ")) if word != "aero"]
+        typed, _, lines = code.replace("\\\n", " ").partition(" | head -")
+        words = [word for word in shlex.split(typed) if word != "aero"]
         command = [sys.executable, "-m", "aero.cli", *words]
         found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = "".join(found.splitlines(keepends=True)[: int(lines) if lines else None])
     assert found == output
 
 
