@@ -82,6 +82,15 @@ class Approximations:
     broadcast_reciprocal: bool = True
     secret_temperature: bool = False
 
+    def exponential(self) -> dict[str, Any]:
+        """The settings of `functions.exponential` and of softmax's."""
+        return {
+            "squarings": self.exp_squarings,
+            "clip": self.exp_clip,
+            "clip_bits": self.clip_bits,
+            "ring_32": self.exp_ring_bits == 32,
+        }
+
     @classmethod
     def of_stack(
         cls, stack: str | Path | StackDescription, /, **fields: _FieldValue
@@ -105,7 +114,7 @@ class Approximations:
             values = stack_description(stack).with_fields(plain.items()).fields
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
-        for name, computed in (("softmax_steps", 0), ("truncations", True)):
+        for name, computed in (("softmax_steps", 0), ("truncations", True), ("silu", "tanh")):
             if values[name] != computed:
                 raise ValueError(
                     f"fixed point: {name} is priced only and must be {computed}, got {values[name]}"
@@ -206,7 +215,7 @@ def _elementwise(chosen: Approximations) -> Iterator[_Case]:
         f"exp, {chosen.exp_squarings} squarings",
         "[-14, 0]",
         (x := np.linspace(-14, 0, _POINTS)),
-        lambda x, a: exponential(x, **_exponential(chosen), arithmetic=a),
+        lambda x, a: exponential(x, **chosen.exponential(), arithmetic=a),
         np.exp(x),
     )
     x = np.geomspace(_SMALLEST, 2.0 ** min(10, chosen.fraction_bits - 2), _POINTS)
@@ -231,7 +240,7 @@ def _by_rows(chosen: Approximations) -> Iterator[_Case]:
         x,
         lambda x, a: softmax(
             x,
-            **_exponential(chosen),
+            **chosen.exponential(),
             score_truncation=chosen.score_truncation,
             broadcast_reciprocal=chosen.broadcast_reciprocal,
             arithmetic=a,
@@ -245,12 +254,3 @@ def _by_rows(chosen: Approximations) -> Iterator[_Case]:
 
     deviations = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     yield "LayerNorm", "the same rows", x, normalized, (x - x.mean(-1, keepdims=True)) / deviations
-
-
-def _exponential(chosen: Approximations) -> dict[str, Any]:
-    return {
-        "squarings": chosen.exp_squarings,
-        "clip": chosen.exp_clip,
-        "clip_bits": chosen.clip_bits,
-        "ring_32": chosen.exp_ring_bits == 32,
-    }

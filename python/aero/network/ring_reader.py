@@ -173,15 +173,6 @@ def _grouped(x: Ring, operation: Operation) -> Ring:
     return x if group == 1 else np.repeat(x, group, axis=1)
 
 
-def _exp_settings(chosen: Approximations) -> dict[str, Any]:
-    return {
-        "squarings": chosen.exp_squarings,
-        "clip": chosen.exp_clip,
-        "clip_bits": chosen.clip_bits,
-        "ring_32": chosen.exp_ring_bits == 32,
-    }
-
-
 def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
     length = scores.shape[-1]
     live = visible(operation, length).sum(axis=-1)
@@ -189,7 +180,7 @@ def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring
     return functions.softmax(
         scores,
         live=np.broadcast_to(live, scores.shape[:-1]),
-        **_exp_settings(chosen),
+        **chosen.exponential(),
         score_truncation=chosen.score_truncation,
         broadcast_reciprocal=chosen.broadcast_reciprocal,
         arithmetic=run.arithmetic,
@@ -264,7 +255,7 @@ def _silu(run: RingOperations, x: Ring) -> Ring:
 
 def _exp(run: RingOperations, x: Ring) -> Ring:
     """Computes exp as softmax does."""
-    return functions.exponential(x, **_exp_settings(run.approximations), arithmetic=run.arithmetic)
+    return functions.exponential(x, **run.approximations.exponential(), arithmetic=run.arithmetic)
 
 
 def _relu_squared(run: RingOperations, x: Ring) -> Ring:

@@ -194,6 +194,7 @@ def test_described_stacks_compute_with_their_fields(tmp_path):
             "static_max needs a bound",
         ),
         (lambda: fp.Approximations.of_stack("spu-2024", gelu="erf"), "is priced only"),
+        (lambda: fp.Approximations.of_stack("spu-2024", silu="logistic"), "is priced only"),
         (lambda: fp.Approximations.of_stack("spu-2024", exp_squarings=[5]), "got list"),
         (lambda: fp.Approximations.of_stack("none.yaml"), "none.yaml: cannot be read"),
         (lambda: fp.Approximations.of_stack("spu-2024", seed=-1), "seed must be from 0"),
