@@ -180,8 +180,7 @@ def export(
         Path,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="Run folder, or folder of a saved AERO, GPT-2 or Pythia, or of a Llama and the "
-            "like, which the refusal of another lists.",
+            help="Run folder, or folder of a saved AERO, GPT-2, Pythia, Llama or the like.",
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder to write.")],

@@ -30,6 +30,7 @@ from aero.mpc.own_networks import (
     own_network,
     predicts_next,
     training,
+    word_of,
 )
 from aero.mpc.padding import Longer, cheaper_lengths
 from aero.mpc.priced_network import PricedNetwork
@@ -262,7 +263,7 @@ def _run(network: str, chosen: Advised) -> str:
     if stack in _RUNS:
         command = f"aero private run {network}{_RUNS[stack]}"
     return command + "".join(
-        f" --set {name}={_word(value)}" for name, value in chosen.change.fields.items()
+        f" --set {name}={word_of(value)}" for name, value in chosen.change.fields.items()
     )
 
 
@@ -339,7 +340,3 @@ def _weights(entry: Mapping[str, Any]) -> int:
     if entry["op"] == "linear":
         return 0 if entry.get("transposed") else int(entry["in"]) * int(entry["out"])
     return int(entry["rows"]) * int(entry["width"]) if entry["op"] == "embed" else 0
-
-
-def _word(value: FieldValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

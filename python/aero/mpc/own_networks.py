@@ -125,7 +125,7 @@ def training(target: ArchitectureSpec, preset: str = "", *, exact_gelu: bool = F
             return []
     except ValueError:
         return []
-    words = (f" --set model.{name}={_word(value)}" for name, value in given.items())
+    words = (f" --set model.{name}={word_of(value)}" for name, value in given.items())
     return [f"aero train --label '{target.label}' --set model.preset={preset}{''.join(words)}"]
 
 
@@ -193,5 +193,6 @@ def _differ(first: ArchitectureSpec, second: ArchitectureSpec, name: str) -> boo
     return bool(getattr(first, name) != getattr(second, name))
 
 
-def _word(value: object) -> str:
+def word_of(value: object) -> str:
+    """A value as `--set` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

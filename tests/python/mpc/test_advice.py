@@ -8,22 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.mpc.cost_command import LINK, TINY, run
 from tests.python.mpc.given_configurations import BERT, GPT2, LLAMA, MIXTRAL, T5, VIT
-from typer.testing import CliRunner
 
 from aero import mpc
-from aero.cli import app
 from aero.mpc.advice import advise, link_profile, share_bytes
 from aero.mpc.changes import run_changes
-
-LINK = link_profile(20, 200)
-TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["cost", *arguments])
-    assert done.exit_code == 0, done.output
-    return str(done.stdout)
 
 
 def test_each_change_saves_what_two_simulations_say() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import transformers
+from tests.python.mpc.cost_command import LINK, TINY, run
 from tests.python.mpc.given_configurations import (
     BERT,
     GEMMA,
@@ -22,23 +23,12 @@ from tests.python.mpc.given_configurations import (
     T5,
     VIT,
 )
-from typer.testing import CliRunner
 
 import aero
 from aero import mpc
-from aero.cli import app
-from aero.mpc.advice import advise, link_profile
+from aero.mpc.advice import advise
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.runs.planning import spec_for
-
-LINK = link_profile(20, 200)
-TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["cost", *arguments])
-    assert done.exit_code == 0, done.output
-    return str(done.stdout)
 
 
 def trained_by(command: str, sizes: dict[str, int]) -> Any:

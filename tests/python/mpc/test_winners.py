@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.python.mpc.cost_command import LINK, TINY, run
 
 from aero import mpc
-from aero.cli import app
 from aero.mpc.advice import link_profile
 from aero.mpc.generation import private_fields
 from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
-
-LINK = link_profile(20, 200)
-TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["cost", *arguments])
-    assert done.exit_code == 0, done.output
-    return str(done.stdout)
 
 
 def test_at_the_crossover_two_protocols_take_equally_long() -> None:
