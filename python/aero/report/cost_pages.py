@@ -230,9 +230,8 @@ def _sweep(found: SweepResult) -> str:
     else:
         pictures = [("comm_gb", y) for y in networks or ["rounds"]]
     parts = [_picture(found, x, y) for x, y in pictures]
-    shown = SweepResult(found.rows[:_MOST_ROWS])
     parts.append(page.heading("All combinations"))
-    parts.append(page.table([shown_cells(row.to_dict()) for row in shown.rows]))
+    parts.append(page.table([shown_cells(row) for row in found.flat_rows()[:_MOST_ROWS]]))
     if len(found) > _MOST_ROWS:
         parts.append(page.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
     return "".join([*parts, *_words(found.notes, found.unchecked, found.trust, found.lowerings)])
