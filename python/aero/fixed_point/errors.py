@@ -82,15 +82,6 @@ class Approximations:
     broadcast_reciprocal: bool = True
     secret_temperature: bool = False
 
-    def exponential(self) -> dict[str, Any]:
-        """The settings of `functions.exponential` and of softmax's."""
-        return {
-            "squarings": self.exp_squarings,
-            "clip": self.exp_clip,
-            "clip_bits": self.clip_bits,
-            "ring_32": self.exp_ring_bits == 32,
-        }
-
     @classmethod
     def of_stack(
         cls, stack: str | Path | StackDescription, /, **fields: _FieldValue
@@ -215,7 +206,7 @@ def _elementwise(chosen: Approximations) -> Iterator[_Case]:
         f"exp, {chosen.exp_squarings} squarings",
         "[-14, 0]",
         (x := np.linspace(-14, 0, _POINTS)),
-        lambda x, a: exponential(x, **chosen.exponential(), arithmetic=a),
+        lambda x, a: exponential(x, **exponential_settings(chosen), arithmetic=a),
         np.exp(x),
     )
     x = np.geomspace(_SMALLEST, 2.0 ** min(10, chosen.fraction_bits - 2), _POINTS)
@@ -240,7 +231,7 @@ def _by_rows(chosen: Approximations) -> Iterator[_Case]:
         x,
         lambda x, a: softmax(
             x,
-            **chosen.exponential(),
+            **exponential_settings(chosen),
             score_truncation=chosen.score_truncation,
             broadcast_reciprocal=chosen.broadcast_reciprocal,
             arithmetic=a,
@@ -254,3 +245,13 @@ def _by_rows(chosen: Approximations) -> Iterator[_Case]:
 
     deviations = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     yield "LayerNorm", "the same rows", x, normalized, (x - x.mean(-1, keepdims=True)) / deviations
+
+
+def exponential_settings(chosen: Approximations) -> dict[str, Any]:
+    """Returns the settings of `functions.exponential` and of softmax's."""
+    return {
+        "squarings": chosen.exp_squarings,
+        "clip": chosen.exp_clip,
+        "clip_bits": chosen.clip_bits,
+        "ring_32": chosen.exp_ring_bits == 32,
+    }

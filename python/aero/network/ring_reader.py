@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aero.fixed_point import Approximations, functions
+from aero.fixed_point.errors import exponential_settings
 from aero.network import numpy_reader
 from aero.network.description import POSITIONS, TOKENS, Network, Operation
 from aero.network.folding import Folding, folded_steps
@@ -180,7 +181,7 @@ def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring
     return functions.softmax(
         scores,
         live=np.broadcast_to(live, scores.shape[:-1]),
-        **chosen.exponential(),
+        **exponential_settings(chosen),
         score_truncation=chosen.score_truncation,
         broadcast_reciprocal=chosen.broadcast_reciprocal,
         arithmetic=run.arithmetic,
@@ -255,7 +256,9 @@ def _silu(run: RingOperations, x: Ring) -> Ring:
 
 def _exp(run: RingOperations, x: Ring) -> Ring:
     """Computes exp as softmax does."""
-    return functions.exponential(x, **run.approximations.exponential(), arithmetic=run.arithmetic)
+    return functions.exponential(
+        x, **exponential_settings(run.approximations), arithmetic=run.arithmetic
+    )
 
 
 def _relu_squared(run: RingOperations, x: Ring) -> Ring:
