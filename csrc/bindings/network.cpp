@@ -1,15 +1,17 @@
 // Descriptions of networks for Python: as plain dictionaries, as files hold them.
 
+#include "csrc/network/network.h"
+
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "csrc/bindings/bindings.h"
-#include "csrc/network/fields.h"
 #include "csrc/network/label_network.h"
 #include "csrc/spec/nearest_word.h"
 
@@ -84,8 +86,7 @@ py::dict operation_dict(const Network& network, network::Operation operation) {
   for (const network::Value input : operation.inputs) inputs.append(network.values[input]);
   found["inputs"] = inputs;
   found["output"] = network.values[operation.output];
-  std::visit([&](auto& primitive) { network::for_each_field(primitive, Writing{found}); },
-             operation.primitive);
+  std::visit([&](auto& primitive) { primitive.fields(Writing{found}); }, operation.primitive);
   py::dict weights;
   for (const auto& [role, tensor] : operation.weights) weights[py::str(role)] = tensor;
   if (!operation.weights.empty()) found["weights"] = weights;
@@ -130,17 +131,18 @@ network::Operation operation_from(Network& network, const py::dict& from) {
   const std::size_t index = place_of(cast<std::string>(from, "op"), network::kPrimitiveNames, "op");
   network::Operation operation;
   operation.primitive = primitive_at(index, std::make_index_sequence<kCount>());
-  std::visit([&](auto& primitive) { network::for_each_field(primitive, Reading{from}); },
-             operation.primitive);
+  std::visit([&](auto& primitive) { primitive.fields(Reading{from}); }, operation.primitive);
   if (from.contains("name")) operation.name = cast<std::string>(from, "name");
   if (from.contains("part")) operation.part = cast<std::string>(from, "part");
   for (const std::string& name : cast<std::vector<std::string>>(from, "inputs"))
     operation.inputs.push_back(value_of(network, name));
   operation.output = value_of(network, cast<std::string>(from, "output"));
+  if (from.contains("weights"))
+    for (auto& weight : cast<std::map<std::string, std::string>>(from, "weights"))
+      operation.weights.push_back(std::move(weight));
   return operation;
 }
 
-// Weights are names of tensors, which no price depends on.
 Network network_from(const py::list& operations, std::int64_t context_length) {
   Network network;
   network.context_length = context_length;

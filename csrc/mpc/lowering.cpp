@@ -126,6 +126,12 @@ class Lowering {
 
   // --- one function per primitive: the operations behind its result --------------------------
 
+  template <class Local>
+    requires(Local::kIsLocal)
+  static Inputs become(const network::Operation&, const Local&, Inputs inputs) {
+    return inputs;
+  }
+
   Inputs become(const network::Operation& operation, const network::Embed& p, Inputs inputs) {
     // Positions are public: rows of a table at known places are the parties' own shares.
     if (network_.values[operation.inputs[0]] == "positions") return {};
@@ -137,14 +143,6 @@ class Lowering {
     if (absorbed_ && kind_of(operation.part) == Kind::kFfn) return inputs;
     const WeightProduct shape{{positions(rows_), p.in, p.out}, opened()};
     return add(operation, shape, std::move(inputs));
-  }
-
-  static Inputs become(const network::Operation&, const network::SplitHeads&, Inputs inputs) {
-    return inputs;
-  }
-
-  static Inputs become(const network::Operation&, const network::JoinHeads&, Inputs inputs) {
-    return inputs;
   }
 
   // The rotating channels times cos, their pairs times sin, both public, each with a truncation of
@@ -185,7 +183,9 @@ class Lowering {
   Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
     const std::int64_t rows = element_count({pass_.batch * p.heads, rows_}, "softmax");
     const std::int64_t keys = sizes_.columns(operation);
-    return add(operation, SoftmaxShape{rows, keys, live_scores(p.heads, keys)}, std::move(inputs));
+    const std::int64_t sink = operation.has_weight("sink") ? 1 : 0;  // a score of each row
+    const std::int64_t live = live_scores(p.heads, keys) + sink * rows;
+    return add(operation, SoftmaxShape{rows, keys + sink, live}, std::move(inputs));
   }
 
   // The identity and the means are one matrix per head: only the softmax's factor is a product, of
@@ -244,35 +244,6 @@ class Lowering {
           graph_[i].inputs.begin(), graph_[i].inputs.end(),
           [&](std::size_t input) { return input >= earlier && waits[input - earlier]; });
     return waits.back();
-  }
-
-  // Factors, public or of the weights, go into the weights before or behind.
-  static Inputs become(const network::Operation&, const network::Scale&, Inputs inputs) {
-    return inputs;
-  }
-
-  // Each party moves its own shares.
-  static Inputs become(const network::Operation&, const network::Shift&, Inputs inputs) {
-    return inputs;
-  }
-
-  static Inputs become(const network::Operation&, const network::Unfold&, Inputs inputs) {
-    return inputs;
-  }
-
-  // One position, or a sum whose factor 1 / T goes into the weights behind.
-  static Inputs become(const network::Operation&, const network::Pool&, Inputs inputs) {
-    return inputs;
-  }
-
-  // The client's own values become shares without a protocol: the parties' common randomness is
-  // one of the two.
-  static Inputs become(const network::Operation&, const network::Source&, Inputs inputs) {
-    return inputs;
-  }
-
-  static Inputs become(const network::Operation&, const network::Rearrange&, Inputs inputs) {
-    return inputs;
   }
 
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {

@@ -18,7 +18,9 @@ bool is(const network::Operation& operation) {
 }
 
 bool moves_tokens(const network::Operation& operation) {
-  return is<network::Shift>(operation) || is<network::Unfold>(operation);
+  return std::visit(
+      []<class Primitive>(const Primitive&) { return requires { Primitive::kMovesTokens; }; },
+      operation.primitive);
 }
 
 // Rows of a value, a union of these.

@@ -41,6 +41,7 @@ class Decoder:
         feed_forward_bias: so have the linear layers of the feed-forward.
         head_bias: so have the logits.
         soft_cap: of the scores; 0: none.
+        distance_bias: the scores have a bias by distance, the same in all layers.
         head_cap: of the logits.
         embedding_scale: factor of the embeddings.
         experts: feed-forwards side by side, all of them computed.
@@ -74,6 +75,7 @@ class Decoder:
     norm_bias: bool = True
     embedding_norm: bool = False
     soft_cap: float = 0.0
+    distance_bias: bool = False
     head_cap: float = 0.0
     embedding_scale: float = 1.0
     experts: int = 1
@@ -162,8 +164,9 @@ class Decoding:
             if sizes.rotary:
                 writer.add("rotate", name, name, name=name, part="QK", heads=count,
                            channels=sizes.rotary, base=sizes.rotary_base)  # fmt: skip
+        weights = {"bias": "distance_bias"} if sizes.distance_bias else None
         attend(writer, sizes.heads, sizes.key_heads, sizes.head_dim, scale=sizes.scale,
-               soft_cap=sizes.soft_cap, causal=True, window=window)  # fmt: skip
+               soft_cap=sizes.soft_cap, causal=True, window=window, weights=weights)  # fmt: skip
         return writer.linear("attended", "joined", "attention.output", "projection", "qkv/proj",
                              inner, sizes.width, bias=sizes.output_bias)  # fmt: skip
 
@@ -212,14 +215,19 @@ class Decoding:
 
 def attend(
     writer: Writer, heads: int, key_heads: int, head_dim: int, *, scale: float, causal: bool,
-    soft_cap: float = 0.0, window: int = 0, word: str = "",
+    soft_cap: float = 0.0, window: int = 0, word: str = "", padded: bool = False,
+    weights: dict[str, str] | None = None,
 ) -> str:  # fmt: skip
-    """Attention of queries, keys and values, heads joined; `word` begins the names."""
+    """Attention of queries, keys and values, heads joined.
+
+    `word` begins the names; `weights` are the softmax's, which sees no padding if `padded`.
+    """
     sizes: dict[str, Any] = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
     writer.add("scores", "scores", "queries", "keys", name=f"{word}scores", part="QK", **sizes,
                scale=scale, temperature=False, per_position=False, soft_cap=soft_cap)  # fmt: skip
-    writer.add("softmax", "weights", "scores", name=f"{word}softmax", part="softmax", heads=heads,
-               causal=causal, window=window)  # fmt: skip
+    given = ("scores", "lengths") if padded else ("scores",)
+    writer.add("softmax", "weights", *given, name=f"{word}softmax", part="softmax", heads=heads,
+               weights=weights, causal=causal, window=window)  # fmt: skip
     writer.add(
         "weighted_sum", "heads", "weights", "values", name=f"{word}heads", part="PV", **sizes
     )

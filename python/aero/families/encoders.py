@@ -39,7 +39,7 @@ class _Sizes:
 
     def _layer(self, writer: Writer) -> None:
         width, heads = self.width, self.heads
-        _attend_to_all(writer, "x", width, heads, bias=True)
+        _attend_to_all(writer, "x", width, heads, bias=True, padded=True)
         self._dense(writer, "attended", "joined", "attention.output", "projection", "qkv/proj")
         writer.add("add", "x", "x", "attended")
         self._norm(writer, "x", "norm_1", "norm after attention")
@@ -60,7 +60,9 @@ class _Sizes:
         writer.linear(output, given, key, name, part, self.width, self.width, bias=True)
 
 
-def _attend_to_all(writer: Writer, x: str, width: int, heads: int, *, bias: bool) -> None:
+def _attend_to_all(
+    writer: Writer, x: str, width: int, heads: int, *, bias: bool, padded: bool = False
+) -> None:
     """Every position looks at all of them, through one product for queries, keys and values."""
     writer.linear("projected", x, "attention.projection", "queries, keys, values", "qkv/proj",
                   width, 3 * width, bias=bias)  # fmt: skip
@@ -68,7 +70,7 @@ def _attend_to_all(writer: Writer, x: str, width: int, heads: int, *, bias: bool
     for place, name in enumerate(("queries", "keys", "values")):
         writer.add("split_heads", name, "projected", start=place * width, heads=heads,
                    head_dim=head_dim)  # fmt: skip
-    attend(writer, heads, heads, head_dim, scale=head_dim**-0.5, causal=False)
+    attend(writer, heads, heads, head_dim, scale=head_dim**-0.5, causal=False, padded=padded)
 
 
 def bert(values: Values) -> list[Operation]:

@@ -120,13 +120,12 @@ def _falcon(values: Values) -> Described:
     values.must("parallel_attn", True, True)
     width, heads = values.size("hidden_size"), values.size("num_attention_heads")
     channels, base = values.rotary(width // heads)
-    bias = values.flag("bias", default=False)
+    bias, alibi = values.flag("bias", default=False), values.flag("alibi", default=False)
     sizes = sizes_of(
         values, norm="layer", width=width, heads=heads, parallel=True, one_norm=True,
         key_heads=1 if values.flag("multi_query", default=True) else heads,
         hidden=values.size("ffn_hidden_size", default=4 * width), rotary_base=base,
-        # A bias of the scores by distance is public and free.
-        rotary=0 if values.flag("alibi", default=False) else channels,
+        rotary=0 if alibi else channels, distance_bias=alibi,
         function=values.function("activation", default="gelu"),
         attention_bias=bias, output_bias=bias, feed_forward_bias=bias,
     )  # fmt: skip
@@ -139,9 +138,9 @@ def _bloom(values: Values) -> Described:
     sizes = sizes_of(
         values, norm="layer", width=width, heads=values.size("n_head", "num_attention_heads"),
         hidden=4 * width, layers=values.size("n_layer"), function="gelu_tanh", embedding_norm=True,
-        attention_bias=True, output_bias=True, feed_forward_bias=True,
+        distance_bias=True, attention_bias=True, output_bias=True, feed_forward_bias=True,
     )  # fmt: skip
-    # Its bias of the scores by distance is public and free, and has no end.
+    # Its bias of the scores by distance has no end.
     return network_of(values, sizes, positions=values.size("seq_length", default=2048))
 
 

@@ -18,7 +18,8 @@ FUNCTIONS = {
 }
 #: Families whose weights `aero export` writes; all but BERT, which sees both sides, run privately.
 EXPORTED = (
-    "bert", "gemma", "llama", "mistral", "phi", "qwen2", "qwen3", "stablelm", "starcoder2",
+    "bert", "bloom", "gemma", "llama", "mistral", "phi", "qwen2", "qwen3", "stablelm",
+    "starcoder2",
 )  # fmt: skip
 _LARGEST = 2**40
 # Operations are written out one by one.

@@ -28,11 +28,11 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
 
     Args:
         model: with its weights, which are rounded to float32 (float64 of a float64 model); or a
-            configuration of bert, gemma, llama, mistral, phi, qwen2, qwen3, stablelm or starcoder2,
-            whose tensors are zeros that take no memory.
+            configuration of bert, bloom, gemma, llama, mistral, phi, qwen2, qwen3, stablelm or
+            starcoder2, whose tensors are zeros that take no memory.
 
     Returns:
-        The network of evaluation mode, over sequences without padding.
+        The network of evaluation mode; a BERT may be given the lengths of padded sequences.
 
     Raises:
         ValueError: a family or a setting that has no description yet, by name; a model with
@@ -83,7 +83,8 @@ def _check_parts(model: nn.Module, config: Any) -> None:
             f"describe_model: {type(model).__name__} must have no adapters, got some in its "
             "layers; merge them into the weights: merge_and_unload()"
         )
-    needed = {"bert", "cls.predictions"} if is_bert else {"model.embed_tokens", "lm_head"}
+    embeddings = _EMBEDDINGS.get(config.model_type, "model.embed_tokens")
+    needed = {embeddings, "cls.predictions" if is_bert else "lm_head"}
     if not needed <= parts and not getattr(config, "is_decoder", False):
         takes = "AutoModelForMaskedLM" if is_bert else "AutoModelForCausalLM"
         raise ValueError(
@@ -162,6 +163,42 @@ def _phi(model: Any) -> Weights:
     yield from _linear("head", model.lm_head)
 
 
+def _bloom(model: Any) -> Weights:
+    """BLOOM, whose scores have a bias by distance (ALiBi)."""
+    inner, heads = model.transformer, model.config.n_head
+    yield "token_embedding", inner.word_embeddings.weight
+    yield from _norm("embedding_norm", inner.word_embeddings_layernorm)
+    device = model.lm_head.weight.device  # meta, of a configuration alone
+    yield "distance_bias", _alibi(heads, described(model.config.to_dict()).positions).to(device)
+    for index, layer in enumerate(inner.h):
+        own, attention = f"layers.{index}", layer.self_attention
+        yield from _norm(f"{own}.norm_1", layer.input_layernorm)
+        # Query, key and value of a head stand side by side.
+        for role, tensor in _linear(f"{own}.attention.projection", attention.query_key_value):
+            parts = tensor.reshape(*tensor.shape[:-1], heads, 3, -1).transpose(-3, -2)
+            yield role, parts.flatten(-3)
+        yield from _linear(f"{own}.attention.output", attention.dense)
+        yield from _norm(f"{own}.norm_2", layer.post_attention_layernorm)
+        yield from _linear(f"{own}.feed_forward.0", layer.mlp.dense_h_to_4h)
+        yield from _linear(f"{own}.feed_forward.1", layer.mlp.dense_4h_to_h)
+    yield from _norm("final_norm", inner.ln_f)
+    yield from _linear("head", model.lm_head)
+
+
+def _alibi(heads: int, context: int) -> Tensor:
+    """[H, 2 T - 1], -slope (i - j) of each head and distance (Press et al. 2022).
+
+    Slopes are powers of 2^(-8 / n) of the largest power of two n <= H; further heads take every
+    second power of 2^(-4 / n).
+    """
+    whole = 2 ** (heads.bit_length() - 1)
+    powers = [8 * (one + 1) / whole for one in range(whole)]
+    powers += [4 * (2 * one + 1) / whole for one in range(heads - whole)]
+    distances = torch.arange(1 - context, context, dtype=torch.float64)
+    slopes = 2 ** -torch.tensor(powers, dtype=torch.float64)
+    return -slopes[:, None] * distances
+
+
 def _bert(model: Any) -> Weights:
     """All tokens of the first type, with the head that fills in masked tokens."""
     embeddings, head = model.bert.embeddings, model.cls.predictions
@@ -186,6 +223,7 @@ def _bert(model: Any) -> Weights:
 
 _FAMILIES: dict[str, Callable[[Any], Weights]] = {
     "bert": _bert,
+    "bloom": _bloom,
     "gemma": functools.partial(_llama, more=1.0),
     "llama": _llama,
     "mistral": _llama,
@@ -195,5 +233,7 @@ _FAMILIES: dict[str, Callable[[Any], Weights]] = {
     "stablelm": _llama,
     "starcoder2": _phi,
 }
+# Where the token embeddings are not `model.embed_tokens`.
+_EMBEDDINGS = {"bert": "bert", "bloom": "transformer.word_embeddings"}
 # Families that turn a part of the channels of each head.
 _TURN_IN_PART = frozenset({"phi", "stablelm"})

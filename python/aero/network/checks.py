@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from aero.network.description import POSITIONS, TOKENS, Description, Operation, operations_of
+from aero.network.description import (
+    GIVEN,
+    LENGTHS,
+    POSITIONS,
+    TOKENS,
+    Description,
+    Operation,
+    operations_of,
+)
 from aero.network.primitives import FUNCTIONS, NORM_ROLES, POOLS, PRIMITIVES, functions_of
 from aero.reading import UnreadableFileError, checked, shown
 
@@ -32,8 +40,8 @@ _DESCRIPTION = {
     "weights?": {"file": str, "sha256": str},
 }
 
-# What a value is: "ids"; "channels" and their number of each position; "heads", their number and
-# width; "scores" and the number of heads; "pooled" channels.
+# What a value is: "ids"; "lengths"; "channels" and their number of each position; "heads", their
+# number and width; "scores" and the number of heads; "pooled" channels.
 Kind = tuple[Any, ...]
 
 
@@ -59,7 +67,7 @@ def check_description(described: Description, where: str) -> None:
         if any(size < 0 for size in sizes):
             raise UnreadableFileError(f"{where}: expected sizes >= 0 of {shown(name)}, got {sizes}")
     _check_entries(described["operations"], where)
-    kinds: dict[str, Kind] = {TOKENS: ("ids",), POSITIONS: ("ids",)}
+    kinds: dict[str, Kind] = {TOKENS: ("ids",), POSITIONS: ("ids",), LENGTHS: ("lengths",)}
     operations = list(operations_of(described))
     for operation in operations:
         place = f"{where}: {operation.op} {shown(operation.output)}"
@@ -155,14 +163,16 @@ def _check_result(operations: list[Operation], where: str) -> None:
 
 
 def _kinds_of_inputs(operation: Operation, kinds: dict[str, Kind]) -> list[Kind]:
-    wanted = PRIMITIVES[operation.op].inputs
-    count = max(len(operation.inputs), 1) if wanted is None else wanted
+    primitive = PRIMITIVES[operation.op]
+    count = max(len(operation.inputs), 1) if primitive.inputs is None else primitive.inputs
+    if primitive.lengths and operation.inputs[count:] == (LENGTHS,):
+        count += 1
     if len(operation.inputs) != count:
         raise _RefusalError(f"expected {count} inputs, got {len(operation.inputs)}")
     for value in operation.inputs:
         if value not in kinds:
             raise _RefusalError(f"expected a value, got {shown(value)}")
-    if operation.output in (TOKENS, POSITIONS):
+    if operation.output in GIVEN:
         raise _RefusalError(
             f"expected a name of its own for what it writes, got {operation.output!r}"
         )
@@ -171,14 +181,14 @@ def _kinds_of_inputs(operation: Operation, kinds: dict[str, Kind]) -> list[Kind]
 
 def _check_weights(operation: Operation, described: Description) -> None:
     primitive = PRIMITIVES[operation.op]
-    needed = set(primitive.weights) - primitive.optional
-    if operation.op == "norm":
-        needed = set(NORM_ROLES[operation["kind"]]) - {"bias"}
-    if operation.op == "scores" and operation["temperature"]:
-        needed = {"inverse_temperature"}
-    allowed = needed | ({"bias"} if operation.op == "linear" else set())
+    allowed = set(primitive.weights)
     if operation.op == "norm":
         allowed = set(NORM_ROLES[operation["kind"]])
+    needed = allowed - primitive.optional
+    if operation.op == "norm":
+        needed = allowed - {"bias"}
+    if operation.op == "scores":
+        needed = allowed = allowed if operation["temperature"] else set()
     missing = sorted(needed - set(operation.weights))
     if missing:
         raise _RefusalError(f"expected a weight {missing[0]!r}, got none")
@@ -260,7 +270,7 @@ def _scores(operation: Operation, _: dict[str, Any], query: Kind, key: Kind) -> 
     return "scores", operation["heads"]
 
 
-def _of_scores(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
+def _of_scores(operation: Operation, _: dict[str, Any], given: Kind, *__: Kind) -> Kind:
     return _expect(given, "scores", operation["heads"])
 
 
@@ -320,7 +330,7 @@ def _unfold(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
     return "channels", width
 
 
-def _pool(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
+def _pool(operation: Operation, _: dict[str, Any], given: Kind, *__: Kind) -> Kind:
     _chosen(operation, "kind", POOLS)
     return "pooled", _expect(given, "channels")[1]
 

@@ -5,11 +5,11 @@ Needs neither torch nor NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aero.network.primitives import PRIMITIVES
+from aero.network.primitives import PRIMITIVES, READERS, names_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "aero-network", 2
 DESCRIPTION_FILE, WEIGHTS_FILE = "network.json", "weights.safetensors"
-# The values that are given.
-TOKENS, POSITIONS = "tokens", "positions"
+# The values that are given: ids [B, T], 0 to T - 1, and how many tokens of each sequence are its
+# own, [B]; those behind them are padding.
+TOKENS, POSITIONS, LENGTHS = GIVEN = ("tokens", "positions", "lengths")
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,12 @@ def _operation(entry: dict[str, Any], layer: int | None, time: int) -> Operation
         entry["op"], fields, tuple(entry["inputs"]), entry["output"], weights,
         entry.get("name", ""), layer,
     )  # fmt: skip
+
+
+def unknown_operation(reader: str, operations: Iterable[Operation]) -> str | None:
+    """The first operation, or form of one, that a reader does not know; None where it knows all."""
+    for one in operations:
+        for name in names_of(one.op, one.fields, one.weights, len(one.inputs)):
+            if name not in READERS[reader]:
+                return name
+    return None

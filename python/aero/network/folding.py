@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.description import POSITIONS, TOKENS, Description, Network, Operation
+from aero.network.description import GIVEN, Description, Network, Operation
+from aero.network.primitives import PRIMITIVES
 
 Array = NDArray[np.float64]
 
@@ -86,7 +87,7 @@ def with_blank_weights(description: Description) -> Network:
 
 def _single_assignment(network: Network) -> Iterator[Operation]:
     """Operations whose values have names of their own."""
-    current = {TOKENS: TOKENS, POSITIONS: POSITIONS}
+    current = {name: name for name in GIVEN}
     for number, operation in enumerate(network.operations()):
         inputs = tuple(current[name] for name in operation.inputs)
         current[operation.output] = f"{operation.output} {number}"
@@ -100,15 +101,17 @@ class _Folder:
         self.readers = Counter(name for one in self.operations for name in one.inputs)
         self.others: set[str] = set()  # read by one that cannot take up a factor per channel
         for one in reversed(self.operations):
-            hands_on = one.op in ("shift", "unfold") and one.output not in self.others
+            hands_on = PRIMITIVES[one.op].moves_tokens and one.output not in self.others
             if one.op != "linear" and not hands_on:
                 self.others |= set(one.inputs)
-        self.values = {TOKENS: _Value(TOKENS), POSITIONS: _Value(POSITIONS)}
+        self.values = {name: _Value(name) for name in GIVEN}
         self.found: list[Step] = []
 
     def steps(self) -> list[Step]:
         for operation in self.operations:
-            take: Callable[..., _Value] = getattr(self, f"_{operation.op}", self._plain)
+            moves = PRIMITIVES[operation.op].moves_tokens
+            other = self._moved if moves else self._plain
+            take: Callable[..., _Value] = getattr(self, f"_{operation.op}", other)
             inputs = [self.values[name] for name in operation.inputs]
             self.values[operation.output] = take(operation, *inputs)
         return self.found
@@ -168,15 +171,13 @@ class _Folder:
 
     _split_heads = _join_heads = _handed_on
 
-    def _shift(self, operation: Operation, x: _Value) -> _Value:
+    def _moved(self, operation: Operation, x: _Value) -> _Value:
         """Hands a factor per channel on too, as the operation only moves tokens."""
         if x.origin is not None or x.norm is not None:
             x = self._settled(x, operation)
         self._emit(operation, [x])
         times = operation.fields.get("taps", 1) if x.factor.ndim else 1
         return _Value(operation.output, np.tile(x.factor, times) if times > 1 else x.factor)
-
-    _unfold = _shift
 
     def _weighted_sum(self, operation: Operation, weights: _Value, values: _Value) -> _Value:
         values = values if values.factor.ndim == 0 else self._settled(values, operation)

@@ -13,29 +13,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.description import LENGTHS, POSITIONS, TOKENS, Network, Operation
 from aero.network.primitives import READERS, functions_of
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
 
 
-def forward(network: Network, token_ids: ArrayLike) -> Array:
+def forward(network: Network, token_ids: ArrayLike, lengths: ArrayLike | None = None) -> Array:
     """Logits of every position, computed in float64.
 
     Args:
         network: from `read_network`.
         token_ids: [B, T] integers; T at most the network's context length.
+        lengths: [B] integers, how many tokens of each sequence are its own; those behind are
+            padding, which softmaxes and pools over lengths do not see. None: all.
 
     Returns:
-        [B, T, V].
+        [B, T, V], or [B, V] of a network that pools.
 
     Raises:
-        ValueError: tokens of another shape, too many of them, or one beyond the vocabulary.
+        ValueError: tokens of another shape, too many of them, or one beyond the vocabulary; lengths
+            of another shape, or beyond the tokens.
     """
-    tokens = np.asarray(token_ids)
-    check_tokens(network, tokens)
-    values: dict[str, Any] = {TOKENS: tokens, POSITIONS: np.arange(tokens.shape[1])[None]}
+    values = given_values(network, np.asarray(token_ids), lengths)
     for operation in network.operations():
         inputs = (values[name] for name in operation.inputs)
         values[operation.output] = OPERATIONS[operation.op](
@@ -45,8 +46,10 @@ def forward(network: Network, token_ids: ArrayLike) -> Array:
     return logits
 
 
-def check_tokens(network: Network, tokens: NDArray[Any]) -> None:
-    """Refuses tokens of another shape than [B, T], too many of them, or unknown ones."""
+def given_values(
+    network: Network, tokens: NDArray[Any], lengths: ArrayLike | None
+) -> dict[str, Any]:
+    """The values that are given; refuses what `forward` says."""
     context = network.description["context_length"]
     vocabulary = network.description["vocab_size"]
     if tokens.ndim != 2 or tokens.shape[1] > context:
@@ -59,6 +62,15 @@ def check_tokens(network: Network, tokens: NDArray[Any]) -> None:
             f"forward: token_ids must be from 0 to {vocabulary - 1}, the vocabulary, "
             f"got {unknown[0]}"
         )
+    sequences, longest = tokens.shape
+    own = np.full(sequences, longest) if lengths is None else np.asarray(lengths)
+    whole = own.shape == (sequences,) and np.issubdtype(own.dtype, np.integer)
+    if not whole or not np.all((own >= 1) & (own <= longest)):
+        raise ValueError(
+            f"forward: lengths must be [{sequences}] integers from 1 to {longest}, "
+            f"got {own.tolist()}"
+        )
+    return {TOKENS: tokens, POSITIONS: np.arange(longest)[None], LENGTHS: own}
 
 
 def _embed(_: Operation, weights: Weights, rows: NDArray[Any]) -> Array:
@@ -103,19 +115,45 @@ def _scores(operation: Operation, weights: Weights, query: Array, key: Array) ->
     return scores
 
 
-def visible(operation: Operation, length: int) -> NDArray[np.bool_]:
-    """The keys [T, T] that the rows of a softmax see."""
+def visible(
+    operation: Operation, length: int, lengths: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
+    """The keys that the rows of a softmax see: [T, T], or [B, 1, T, T] where lengths are given."""
     seen = np.tri(length, dtype=bool) if operation["causal"] else np.ones((length, length), bool)
     if operation["window"] > 0:
         seen &= ~np.tri(length, k=-operation["window"], dtype=bool)
-    return seen
+    if lengths is None:
+        return seen
+    return seen & (np.arange(length) < lengths[:, None, None, None])
 
 
-def _softmax(operation: Operation, _: Weights, scores: Array) -> Array:
-    scores = np.where(visible(operation, scores.shape[-1]), scores, -np.inf)
-    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    probabilities: Array = weights / weights.sum(axis=-1, keepdims=True)
-    return probabilities
+def distances(table: Any, length: int) -> NDArray[np.int64]:
+    """The places [T, T] of each query and key in a table [H, 2 T - 1] of biases by distance."""
+    context = (table.shape[-1] + 1) // 2
+    places: NDArray[np.int64] = context - 1 + np.arange(length)[:, None] - np.arange(length)
+    return places
+
+
+def with_sink(scores: NDArray[Any], sink: NDArray[Any]) -> NDArray[Any]:
+    """[B, H, T, S] scores with the sink of each head as one more key."""
+    column = np.broadcast_to(sink[:, None, None], (*scores.shape[:-1], 1))
+    return np.concatenate([scores, column], axis=-1)
+
+
+def _softmax(
+    operation: Operation, weights: Weights, scores: Array, lengths: NDArray[Any] | None = None
+) -> Array:
+    keys = scores.shape[-1]
+    if "bias" in weights:
+        scores = scores + weights["bias"][:, distances(weights["bias"], keys)]
+    scores = np.where(visible(operation, keys, lengths), scores, -np.inf)
+    if "sink" in weights:
+        scores = with_sink(scores, weights["sink"])
+    largest = scores.max(axis=-1, keepdims=True)
+    shares: Array = np.exp(scores - np.where(largest > -np.inf, largest, 0.0))
+    total = shares.sum(axis=-1, keepdims=True)
+    probabilities: Array = shares / np.where(total > 0, total, 1.0)
+    return probabilities[..., :keys]
 
 
 def _shape(_: Operation, weights: Weights, probabilities: Array) -> Array:
@@ -206,11 +244,27 @@ def _unfold(operation: Operation, _: Weights, x: Array) -> Array:
     return unfolded.reshape(*x.shape[:2], -1)
 
 
-def _pool(operation: Operation, _: Weights, x: Array) -> Array:
+def _pool(operation: Operation, _: Weights, x: Array, lengths: NDArray[Any] | None = None) -> Array:
     if operation["kind"] == "mean":
-        means: Array = x.mean(axis=1)
+        own, count = own_rows(x, lengths)
+        means: Array = own.sum(axis=1) / count
         return means
-    return x[:, 0 if operation["kind"] == "first" else -1]
+    return one_row(operation, x, lengths)
+
+
+def one_row(operation: Operation, x: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
+    """The first row of each sequence, or the last."""
+    last = x.shape[1] - 1 if lengths is None else lengths - 1
+    row: NDArray[Any] = x[np.arange(len(x)), 0 if operation["kind"] == "first" else last]
+    return row
+
+
+def own_rows(x: NDArray[Any], lengths: NDArray[Any] | None) -> tuple[NDArray[Any], Any]:
+    """[B, T, C] with zeros for padding, and how many rows are left of each sequence, [B, 1]."""
+    if lengths is None:
+        return x, x.shape[1]
+    own = np.arange(x.shape[1]) < lengths[:, None]
+    return np.where(own[..., None], x, 0), lengths[:, None]
 
 
 def _argmax(_: Operation, __: Weights, x: Array) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ Letters: B batch, T tokens, C width, H heads, G key heads, D head width, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,9 @@ class Primitive:
         fields: the types of its own entries, as `aero.reading.checked` takes them.
         weights: the shape of each weight by its role, of an operation and the context length.
         optional: roles that it may lack.
+        lengths: whether it may read the lengths of padded sequences too, as its last input.
+        earlier: the input whose rows of earlier tokens it reads, and of its fields how many of
+            them; None for all.
     """
 
     meaning: str
@@ -31,6 +34,13 @@ class Primitive:
     fields: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Callable[[dict[str, Any], int], Shape]] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    lengths: bool = False
+    earlier: tuple[int, Callable[[dict[str, Any]], int | None]] | None = None
+
+    @property
+    def moves_tokens(self) -> bool:
+        """Whether it only moves tokens to later positions."""
+        return self.earlier is not None and self.earlier[0] == 0
 
 
 def _width(operation: dict[str, Any], _: int) -> Shape:
@@ -39,6 +49,14 @@ def _width(operation: dict[str, Any], _: int) -> Shape:
 
 def _heads(operation: dict[str, Any], _: int) -> Shape:
     return [operation["heads"]]
+
+
+def _distances(operation: dict[str, Any], context: int) -> Shape:
+    return [operation["heads"], 2 * context - 1]
+
+
+def _all_keys(_: dict[str, Any]) -> None:
+    return None
 
 
 def _scalar(_: dict[str, Any], __: int) -> Shape:
@@ -98,11 +116,17 @@ PRIMITIVES: dict[str, Primitive] = {
         },
         weights={"inverse_temperature": lambda operation, context: [operation["heads"], context]},
         optional=frozenset({"inverse_temperature"}),
+        earlier=(1, _all_keys),
     ),
     "softmax": Primitive(
         "Over the keys: if causal, those up to the query's position; of these the last `window` if "
-        "that is above 0.",
+        "that is above 0; of padded sequences their own. bias[head, T - 1 + i - j] of a context of "
+        "T tokens is added to the score of query i and key j before. A sink is one more score of "
+        "each row of its head, whose share is left out. A row without keys is 0.",
         fields={"heads": int, "causal": bool, "window": int},
+        weights={"bias": _distances, "sink": _heads},
+        optional=frozenset({"bias", "sink"}),
+        lengths=True,
     ),
     "shape": Primitive(
         "identity I + softmax P - uniform M of the weights P, one factor per head each; row i of M "
@@ -114,6 +138,7 @@ PRIMITIVES: dict[str, Primitive] = {
         "P v of weights [B, heads, T, S] and values [B, key_heads, S, head_dim].",
         inputs=2,
         fields={"heads": int, "key_heads": int, "head_dim": int},
+        earlier=(1, _all_keys),
     ),
     "norm": Primitive(
         "Over the channels; layer and rms also over those of each head. layer: (x - mean) / "
@@ -137,15 +162,21 @@ PRIMITIVES: dict[str, Primitive] = {
     "add": Primitive("The sum.", inputs=None),
     "scale": Primitive("factor * x.", fields={"factor": Real}),
     "shift": Primitive(
-        "Along the tokens, by `tokens` to later positions; zeros come in.", fields={"tokens": int}
+        "Along the tokens, by `tokens` to later positions; zeros come in.",
+        fields={"tokens": int},
+        earlier=(0, lambda fields: fields["tokens"]),
     ),
     "unfold": Primitive(
         "Each token with the `taps` - 1 before it, its own channels first: [B, T, C] to "
         "[B, T, taps C]; zeros come in.",
         fields={"taps": int},
+        earlier=(0, lambda fields: fields["taps"] - 1),
     ),
     "pool": Primitive(
-        "[B, T, C] to [B, C]: the last position, the first, or the mean.", fields={"kind": str}
+        "[B, T, C] to [B, C]: the last position, the first, or the mean; of padded sequences among "
+        "their own.",
+        fields={"kind": str},
+        lengths=True,
     ),
     "source": Primitive(
         "[B, positions, width] of the client's own, beside the tokens: frames of a sound, patches "
@@ -161,24 +192,68 @@ PRIMITIVES: dict[str, Primitive] = {
     "argmax": Primitive("The first index of the largest of the last axis.", fields={"width": int}),
 }  # fmt: skip
 
+# What an operation may have beside its plain form: by its fields, the roles of its weights and how
+# many values it reads.
+Form = Callable[[Mapping[str, Any], Iterable[str], int], bool]
+FORMS: dict[str, dict[str, Form]] = {
+    "scores": {
+        "groups": lambda fields, _, __: fields["key_heads"] < fields["heads"],
+        "temperature": lambda fields, _, __: fields["temperature"],
+        "soft cap": lambda fields, _, __: fields["soft_cap"] > 0,
+    },
+    "softmax": {
+        "both sides": lambda fields, _, __: not fields["causal"],
+        "window": lambda fields, _, __: fields["window"] > 0,
+        "bias": lambda _, weights, __: "bias" in weights,
+        "sink": lambda _, weights, __: "sink" in weights,
+        "lengths": lambda _, __, inputs: inputs == 2,
+    },
+    "pool": {"lengths": lambda _, __, inputs: inputs == 2},
+}
+# And what it may be: one of the words of a field.
+CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "norm": ("kind", tuple(NORM_ROLES)),
+    "activation": ("function", FUNCTIONS),
+    "pool": ("kind", POOLS),
+}
+
+
+def _form(op: str, form: str) -> str:
+    return f"{op}, {form}"
+
+
+def _with_forms(names: Iterable[str]) -> frozenset[str]:
+    found = set(names)
+    for op in frozenset(found):
+        _, words = CHOICES.get(op, ("", ()))
+        found |= {_form(op, form) for form in (*FORMS.get(op, ()), *words)}
+    return frozenset(found)
+
+
 # Of pictures, sounds and encoders beside a decoder: they have a price, and no numbers yet.
 _COMPUTED = frozenset(PRIMITIVES) - {"source", "rearrange"}
-# Of a language model; heads that pool and classify have no private run yet.
-_OF_LANGUAGE_MODELS = _COMPUTED - {"pool", "argmax"}
-# The operations that each reader knows.
+# The operations that each reader knows, and the forms of them.
 READERS: dict[str, frozenset[str]] = {
-    "NumPy": _COMPUTED,
-    "fixed point": _OF_LANGUAGE_MODELS,
-    "private": _OF_LANGUAGE_MODELS,
-    "cost": frozenset(PRIMITIVES),
+    "NumPy": _with_forms(_COMPUTED),
+    "fixed point": _with_forms(_COMPUTED),
+    # Of language models: heads that pool and classify have no private run yet.
+    "private": _with_forms(_COMPUTED - {"pool", "argmax"}),
+    "cost": _with_forms(PRIMITIVES),
 }
 
 
 def functions_of(module: Mapping[str, Any], names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """The function of each operation: `_norm` of a module for "norm". A missing one is an error."""
-    return {name: module[f"_{name}"] for name in names}
+    return {name: module[f"_{name}"] for name in names if name in PRIMITIVES}
 
 
-def unknown_operation(reader: str, names: Iterable[str]) -> str | None:
-    """The first operation that a reader does not know; None where it knows all."""
-    return next((name for name in names if name not in READERS[reader]), None)
+def names_of(
+    op: str, fields: Mapping[str, Any], weights: Iterable[str], inputs: int
+) -> Iterator[str]:
+    """What `READERS` calls an operation and the forms that it has."""
+    yield op
+    if op in CHOICES:
+        yield _form(op, fields[CHOICES[op][0]])
+    for form, has in FORMS.get(op, {}).items():
+        if has(fields, weights, inputs):
+            yield _form(op, form)

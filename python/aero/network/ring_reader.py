@@ -17,9 +17,9 @@ import numpy.typing as npt
 from aero.fixed_point import Approximations, functions
 from aero.fixed_point.errors import exponential_settings
 from aero.network import numpy_reader
-from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.description import Network, Operation, unknown_operation
 from aero.network.folding import Folding, folded_steps
-from aero.network.numpy_reader import check_tokens, visible
+from aero.network.numpy_reader import distances, given_values, one_row, own_rows, visible, with_sink
 from aero.network.primitives import READERS, functions_of
 
 Ring = npt.NDArray[np.int64]
@@ -44,41 +44,26 @@ class RingNetwork:
         self.network = network
         self.run = RingOperations(approximations or Approximations())
         self._steps = []
+        unknown = unknown_operation("fixed point", network.operations())
+        if unknown is not None:
+            raise ValueError(f"fixed point: {unknown} is not computed in Z_2^64")
         for step in folded_steps(network, _FOLDING):
             operation = step.operation
-            _refuse(operation)
             encoded = _PREPARED.get(operation.op, _encoded)
             self._steps.append((operation, encoded(self.run, step.weights)))
 
-    def logits(self, token_ids: npt.NDArray[Any]) -> Real:
+    def logits(self, token_ids: npt.NDArray[Any], lengths: npt.ArrayLike | None = None) -> Real:
         """Logits of every position, [B, T, V], of token ids [B, T].
 
-        Raises:
-            ValueError: tokens of another shape, too many of them, or one beyond the vocabulary.
+        Arguments and errors are those of `numpy_reader.forward`.
         """
-        check_tokens(self.network, token_ids)
-        values: dict[str, Any] = {
-            TOKENS: token_ids,
-            POSITIONS: np.arange(token_ids.shape[1]),
-        }
+        values = given_values(self.network, token_ids, lengths)
         for operation, weights in self._steps:
             inputs = (values[name] for name in operation.inputs)
             values[operation.output] = OPERATIONS[operation.op](
                 self.run, operation, weights, *inputs
             )
         return functions.decode(values[self._steps[-1][0].output], arithmetic=self.run.arithmetic)
-
-
-def _refuse(operation: Operation) -> None:
-    what = None
-    if operation.op not in OPERATIONS:
-        what = f"the operation {operation.op}"
-    elif operation.op == "scores" and operation["soft_cap"] > 0:
-        what = "a soft cap of scores"
-    elif operation.op == "softmax" and (operation["window"] > 0 or not operation["causal"]):
-        what = "attention other than causal attention to all earlier tokens"
-    if what is not None:
-        raise ValueError(f"fixed point: {what} is not computed in Z_2^64")
 
 
 class RingOperations:
@@ -126,8 +111,9 @@ def _of_numbers_too(name: str) -> Any:
     return function
 
 
-_embed, _split_heads, _join_heads, _add, _shift, _unfold = map(
-    _of_numbers_too, ("embed", "split_heads", "join_heads", "add", "shift", "unfold")
+_embed, _split_heads, _join_heads, _add, _shift, _unfold, _argmax = map(
+    _of_numbers_too,
+    ("embed", "split_heads", "join_heads", "add", "shift", "unfold", "argmax"),
 )
 
 
@@ -165,7 +151,14 @@ def _scores(
             scale = scale * factor
     if not np.all(scale == 1.0):
         query = run.times(query, scale)
-    return run.matmul(query, _grouped(key, operation).swapaxes(-1, -2))
+    scores = run.matmul(query, _grouped(key, operation).swapaxes(-1, -2))
+    cap = operation["soft_cap"]
+    if cap > 0:
+        squashed = functions.hyperbolic_tangent(
+            run.times(scores, 1 / cap), arithmetic=run.arithmetic
+        )
+        scores = run.times(squashed, cap)
+    return scores
 
 
 def _grouped(x: Ring, operation: Operation) -> Ring:
@@ -174,18 +167,33 @@ def _grouped(x: Ring, operation: Operation) -> Ring:
     return x if group == 1 else np.repeat(x, group, axis=1)
 
 
-def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
-    length = scores.shape[-1]
-    live = visible(operation, length).sum(axis=-1)
-    chosen = run.approximations
-    return functions.softmax(
-        scores,
-        live=np.broadcast_to(live, scores.shape[:-1]),
+def _softmax(
+    run: RingOperations,
+    operation: Operation,
+    weights: Weights,
+    scores: Ring,
+    lengths: npt.NDArray[Any] | None = None,
+) -> Ring:
+    keys, chosen = scores.shape[-1], run.approximations
+    if "bias" in weights:
+        scores = scores + weights["bias"][:, distances(weights["bias"], keys)]
+    seen = np.broadcast_to(visible(operation, keys, lengths), scores.shape)
+    if "sink" in weights:
+        scores = with_sink(scores, weights["sink"])
+        seen = np.concatenate([seen, np.ones_like(seen[..., :1])], axis=-1)
+    # Those that are seen in front, in their order; the places of the others hold zeros.
+    places = np.argsort(~seen, axis=-1, kind="stable")
+    found = functions.softmax(
+        np.take_along_axis(scores, places, axis=-1),
+        live=seen.sum(axis=-1),
         **exponential_settings(chosen),
         score_truncation=chosen.score_truncation,
         broadcast_reciprocal=chosen.broadcast_reciprocal,
         arithmetic=run.arithmetic,
     )
+    probabilities = np.zeros_like(found)
+    np.put_along_axis(probabilities, places, found, axis=-1)
+    return probabilities[..., :keys]
 
 
 def _shape(run: RingOperations, _: Operation, weights: Weights, probabilities: Ring) -> Ring:
@@ -290,6 +298,19 @@ def _multiply(run: RingOperations, _: Operation, __: Weights, x: Ring, y: Ring) 
 
 def _scale(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
     return run.times(x, operation["factor"])
+
+
+def _pool(
+    run: RingOperations,
+    operation: Operation,
+    _: Weights,
+    x: Ring,
+    lengths: npt.NDArray[Any] | None = None,
+) -> Ring:
+    if operation["kind"] != "mean":
+        return one_row(operation, x, lengths)
+    own, count = own_rows(x, lengths)
+    return run.times(own.sum(axis=1), 1 / np.asarray(count))
 
 
 OPERATIONS = functions_of(globals(), READERS["fixed point"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from aero import mpc
@@ -25,12 +25,8 @@ _ELEMENTS_PER_THREAD = 2048
 # Slots of ciphertexts that one refill of SPU's cached triples takes: two for each of 4,096.
 _CACHED_TRIPLES_SLOTS = 8192
 
-# Operations outside the layers by the part of the cost report they belong to.
-_PIECES = {
-    "embed": "embedding",
-    "layernorm": "head",
-    "lm head": "head",
-}
+# Operations behind the head, each a `Call` of its own.
+_BEHIND_THE_HEAD = frozenset({"argmax", "reveal", "top-k"})
 
 
 def predicted_operations(
@@ -103,8 +99,9 @@ def predicted_costs(
     Rounds add up, as pieces run one after the other. Arguments are `predicted_operations`'.
     """
     found: dict[str, list[Cost]] = {}
-    for operation in predicted_operations(description, length, settings, rows, sequences):
-        found.setdefault(piece_of(operation), []).append(operation.cost)
+    operations = predicted_operations(description, length, settings, rows, sequences)
+    for piece, operation in zip(pieces_of(operations), operations, strict=True):
+        found.setdefault(piece, []).append(operation.cost)
     costs = {piece: total_cost(operations) for piece, operations in found.items()}
     return costs | {"set-up": set_up_cost(settings)}
 
@@ -115,8 +112,7 @@ def predicted_durations(
     """The cost of the pieces of a pass, by the names of `Call`s."""
     found: dict[str, Duration] = {}
     durations = Latency.of("", operations, network, compute).operations
-    for operation, duration in zip(operations, durations, strict=True):
-        piece = piece_of(operation)
+    for piece, duration in zip(pieces_of(operations), durations, strict=True):
         found[piece] = found.get(piece, Duration(0, 0, 0)) + duration
     return found
 
@@ -145,11 +141,17 @@ def machine_profiles(
     return network, compute
 
 
-def piece_of(operation: Operation) -> str:
-    """The `Call` that an operation runs in."""
-    if operation.layer is not None:
-        return f"layer {operation.layer}"
-    return _PIECES.get(operation.kind, operation.kind)
+def pieces_of(operations: Iterable[Operation]) -> Iterator[str]:
+    """The `Call` that each operation of a pass runs in."""
+    before_layers = True
+    for operation in operations:
+        if operation.layer is not None:
+            before_layers = False
+            yield f"layer {operation.layer}"
+        elif operation.kind in _BEHIND_THE_HEAD:
+            yield operation.kind
+        else:
+            yield "embedding" if before_layers else "head"
 
 
 def set_up_cost(settings: PrivateSettings) -> Cost:

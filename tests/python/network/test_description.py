@@ -5,6 +5,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,40 @@ def test_every_reader_knows_the_operations_that_the_table_says(op):
     else:
         with pytest.raises(ValueError, match="no price"):
             price(operations)
+
+
+# The words of what came last, in any file that knows it.
+ADDITIONS = {
+    "the causal convolution": r"_?[uU]nfold",
+    "RMSNorm": r"kRms|rms|_rms|rmsnorm",
+    "SiLU": r"kSilu|Silu|_?silu",
+    "the gate's product": r"Multiply|_multiply|multiply(?=\")",
+    "groups of query heads": r"_?key_heads|_by_groups|_grouped",
+    "the squared ReLU": r"kReluSquared|_?relu_squared",
+}
+# Description and readers: what computes, checks or prices an operation. Files that write networks
+# which have it, or propose it, are rows of their own families and count there.
+READ_IN = (
+    "csrc/network", "csrc/mpc", "csrc/bindings", "csrc/fixed_point", "python/aero/network",
+    "python/aero/private", "python/aero/fixed_point",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ADDITIONS)
+def test_an_operation_is_in_at_most_ten_source_files(what):
+    root = Path(__file__).parents[3]
+    word = re.compile(rf"\b({ADDITIONS[what]})\b")
+    files = [
+        path.relative_to(root).as_posix()
+        for folder in READ_IN
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in (".h", ".cpp", ".py") and word.search(path.read_text())
+    ]
+    assert len(files) <= 10, files
+    for reader in ("network.h", "primitives.py", "numpy_reader.py", "ring_reader.py", "forward.py"):
+        found = any(name.endswith(reader) for name in files)
+        # NumPy and JAX write RMSNorm as the LayerNorm that leaves the mean out.
+        assert found or what == "RMSNorm", (reader, files)
 
 
 def test_the_fields_of_the_table_are_those_of_the_native_side():

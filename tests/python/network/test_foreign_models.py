@@ -10,6 +10,8 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertLMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
     Gemma2Config,
     GemmaConfig,
     GemmaForCausalLM,
@@ -86,6 +88,10 @@ MODELS = {
         Starcoder2ForCausalLM, Starcoder2Config(**SIZES, num_key_value_heads=2, sliding_window=5)
     ),
     "bert": (BertForMaskedLM, BertConfig(**SIZES)),
+    "bloom": (
+        BloomForCausalLM,
+        BloomConfig(vocab_size=61, hidden_size=24, n_layer=3, n_head=6, seq_length=32),
+    ),
 }  # fmt: skip
 
 
@@ -111,7 +117,7 @@ def test_numpy_computes_the_models_logits(name):
     with torch.no_grad():
         expected = model(tokens()).logits.numpy()
     found = forward(network, tokens().numpy())
-    # transformers computes the angles of rotary positions in float32.
+    # transformers computes the angles of rotary positions, and ALiBi's slopes, in float32.
     tolerance = 1e-12 if name == "bert" else 50 * 2.0**-24
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
@@ -161,10 +167,14 @@ def test_the_families_that_are_exported_are_those_with_weights():
     assert set(EXPORTED) == set(foreign_writer._FAMILIES)
 
 
-def test_what_fixed_point_lacks_is_named():
-    _, network = made("mistral")
-    with pytest.raises(ValueError, match="causal attention to all earlier tokens"):
-        RingNetwork(network)
+def test_bert_does_not_see_padding():
+    model, network = made("bert")
+    lengths = np.array([19, 7])
+    mask = torch.arange(19) < torch.tensor(lengths)[:, None]
+    with torch.no_grad():
+        expected = model(tokens(), attention_mask=mask.long()).logits[mask].numpy()
+    found = forward(network, tokens().numpy(), lengths)[mask.numpy()]
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,8 +1,9 @@
 """Runs in the private environment: the JAX forward pass, without SPU, beside NumPy's.
 
 Arguments: folder of exports. Prints, by export and settings, the largest difference over the
-largest logit, also of passes over 11, 1 and 7 tokens that keep what later ones see, and whether the
-next token is the same.
+largest logit, also of passes over 11, 1 and 7 tokens that keep what later ones see and, where a
+softmax reads lengths, of tokens of which the last are padding, and whether the next token is the
+same.
 """
 
 import json
@@ -41,6 +42,13 @@ def in_passes(network, settings, passes):
     return value[0, -1]
 
 
+OWN = 13
+
+
+def reads_lengths(network):
+    return any("lengths" in operation.inputs for operation in network.operations())
+
+
 found = {}
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     network = read_network(folder)
@@ -53,5 +61,9 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
         off = float(np.abs(logits - rows).max() / np.abs(rows).max())
         last = in_passes(network, settings, np.split(tokens, (11, 12)))
         off = max(off, float(np.abs(last - rows[-1]).max() / np.abs(rows).max()))
+        if reads_lengths(network):
+            padded, _ = forward(network_pieces(network, settings), tokens, OWN)
+            rows = numpy_forward(network, [tokens], [OWN])[0][-len(rows) :]
+            off = max(off, float(np.abs(padded - rows).max() / np.abs(rows).max()))
         found[f"{folder.name} {name}"] = [off, int(token) == int(expected[-1].argmax())]
 print(json.dumps(found))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -27,6 +29,7 @@ from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
+from ..network.formed_networks import whole
 
 pytestmark = pytest.mark.private
 
@@ -119,14 +122,24 @@ def test_networks_that_no_label_names_run_at_their_price(tmp_path):
             MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=3)
         ),
         "qwen3": Qwen3ForCausalLM(Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8)),
+        "bloom": BloomForCausalLM(
+            BloomConfig(vocab_size=256, hidden_size=32, n_layer=2, n_head=4, seq_length=32)
+        ),
     }
-    jobs = []
+    described = {form: whole(form) for form in ("sink", "all")}
     for name, model in models.items():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
-        folder = str(write_network(describe_model(model.eval()), tmp_path / name))
-        jobs.append({"folder": folder, "settings": {}, "tokens": PROMPT})
+        described[name] = describe_model(model.eval())
+    jobs = [
+        {
+            "folder": str(write_network(network, tmp_path / name)),
+            "settings": {},
+            "tokens": PROMPT,
+        }
+        for name, network in described.items()
+    ]
     for asked, [each] in zip(jobs, run(jobs), strict=True):
         assert each["token"] == each["own_token"] == each["plain_token"]
         # SPU's tanh, in SiLU, is right to 5e-3, on both layers' 48 channels.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aero.network.description import POSITIONS, Operation
-from aero.network.numpy_reader import visible
+from aero.network.numpy_reader import distances, visible
 from aero.network.primitives import READERS, functions_of
 from aero.private.settings import EXP_CLIP, PrivateSettings
 
@@ -104,9 +104,23 @@ def _by_groups(x: Array, key: Array) -> Array:
     return x.reshape(key.shape[0] * key.shape[1], -1, x.shape[-1])
 
 
-def _softmax(operation: Operation, _: Weights, settings: PrivateSettings, scores: Array) -> Array:
+def _softmax(
+    operation: Operation,
+    weights: Weights,
+    settings: PrivateSettings,
+    scores: Array,
+    lengths: Tensor | None = None,
+) -> Array:
     rows, keys = scores.shape[-2:]
-    return softmax(scores, settings, visible(operation, keys)[-rows:])
+    seen = visible(operation, keys, lengths)[..., -rows:, :]
+    if "bias" in weights:
+        # Known places of a table: each party moves its own shares.
+        scores = scores + weights["bias"][:, distances(weights["bias"], keys)[-rows:]]
+    if "sink" in weights:
+        column = jnp.broadcast_to(weights["sink"][:, None, None], (*scores.shape[:-1], 1))
+        scores = jnp.concatenate([scores, column], axis=-1)
+        seen = np.concatenate([seen, np.ones_like(seen[..., :1])], axis=-1)
+    return softmax(scores, settings, seen)[..., :keys]
 
 
 def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None) -> Array:
@@ -115,7 +129,7 @@ def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None
     Args:
         scores: of secret queries and keys.
         settings: of both parties.
-        seen: [T, S], public; causal by default, where T = S.
+        seen: [T, S] or [B, 1, T, S], public; causal by default, where T = S.
     """
     seen = np.tri(scores.shape[-1], dtype=bool) if seen is None else seen
     largest = jnp.max(jnp.where(seen, scores, LOWEST_SCORE), axis=-1, keepdims=True)
@@ -123,8 +137,12 @@ def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None
     # the mask: by a mask of -infinity exp would leave the ring.
     shifted = jnp.where(seen, scores - largest, 0.0)
     weights = jnp.where(seen, clipped_exp(shifted, settings), 0.0)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    some = seen.any(axis=-1, keepdims=True)
+    if not some.all():  # rows without keys are 0
+        total = jnp.where(some, total, 1.0)
     # SPU's compiler makes one reciprocal of each row of it, with `broadcast_reciprocal`.
-    return weights / jnp.sum(weights, axis=-1, keepdims=True)
+    return weights / total
 
 
 def clipped_exp(x: Array, settings: PrivateSettings) -> Array:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.description import GIVEN, LENGTHS, POSITIONS, TOKENS, Network, Operation
 from aero.network.folding import Folding, Step, folded_steps
+from aero.network.primitives import PRIMITIVES
 from aero.private.compute.forward import LOWEST_SCORE, OPERATIONS
 from aero.private.settings import PrivateSettings
 
@@ -29,14 +30,6 @@ Tensor = np.ndarray[Any, Any]
 Parts = tuple[tuple[Operation, dict[str, tuple[str, ...]]], ...]
 # What SPU would cut into tiles of 256 MiB keeps nothing of the weights that it has opened.
 _MOST_CACHED = 1 << 24
-
-# The input of an operation that holds rows of earlier tokens, and how many of them it reads.
-_EARLIER: dict[str, tuple[int, Callable[[Operation], int | None]]] = {
-    "scores": (1, lambda operation: None),
-    "weighted_sum": (1, lambda operation: None),
-    "shift": (0, lambda operation: operation["tokens"]),
-    "unfold": (0, lambda operation: operation["taps"] - 1),
-}
 
 
 @dataclass(frozen=True)
@@ -50,6 +43,7 @@ class Rows:
         last: of each sequence the last new row alone.
         settings: of both parties.
         start: how many tokens of each sequence came in earlier passes.
+        lengths: how many tokens of each sequence are its own, all without.
     """
 
     key: Hashable
@@ -58,6 +52,7 @@ class Rows:
     last: bool
     settings: PrivateSettings = field(compare=False)
     start: int = 0
+    lengths: tuple[int, ...] | None = None
 
     def __call__(
         self, weights: Weights, value: Array, earlier: tuple[Array, ...] = ()
@@ -72,21 +67,23 @@ class Rows:
         positions = np.arange(self.start, self.start + value.shape[1])
         if self.last:
             value, positions = value[:, -1:], positions[-1:]
-        values: dict[str, Array] = {self.given: value, POSITIONS: positions}
+        lengths = None if self.lengths is None else np.array(self.lengths)
+        values: dict[str, Array] = {self.given: value, POSITIONS: positions, LENGTHS: lengths}
         kept: list[Array] = []
         for operation, keys in self.parts:
             own = {role: _own(weights, names) for role, names in keys.items()}
             inputs = [values[name] for name in operation.inputs]
-            if operation.op in _EARLIER:
-                place, reads = _EARLIER[operation.op]
+            primitive = PRIMITIVES[operation.op]
+            if primitive.earlier is not None:
+                place, reads = primitive.earlier
                 if earlier:
                     both = [earlier[len(kept)], inputs[place]]
                     inputs[place] = jnp.concatenate(both, axis=-2)
-                kept.append(_tail(inputs[place], reads(operation)))
+                kept.append(_tail(inputs[place], reads(operation.fields)))
             if operation.op == "rotate":
                 inputs.append(positions)
             result = OPERATIONS[operation.op](operation, own, self.settings, *inputs)
-            if operation.op in ("shift", "unfold"):
+            if primitive.moves_tokens:
                 result = result[:, -len(positions) :]
             values[operation.output] = result
         return values[self.parts[-1][0].output], tuple(kept)
@@ -157,7 +154,7 @@ def _piece(
     weights: dict[str, Tensor] = {}
     cached: list[str] = []
     parts: list[tuple[Operation, dict[str, tuple[str, ...]]]] = []
-    known = {given: "given", POSITIONS: POSITIONS}
+    known = {name: name for name in GIVEN} | {given: "given"}
     key: list[Hashable] = []
     for step in steps:
         operation, tensors = step.operation, _prepared(step, context)
@@ -226,14 +223,20 @@ def _prepared(step: Step, context: int) -> dict[str, Tensor]:
     return {"softmax": factor, "matrix": identity * np.eye(context) - uniform * means}
 
 
-def forward(pieces: list[Piece], tokens: Array) -> tuple[Array, Array | None]:
-    """Logits [T, V] of tokens [T] and, where a piece makes it, the next token, in plain JAX."""
+def forward(
+    pieces: list[Piece], tokens: Array, length: int | None = None
+) -> tuple[Array, Array | None]:
+    """Logits [T, V] of tokens [T] and, where a piece makes it, the next token, in plain JAX.
+
+    Tokens behind the first `length` are padding.
+    """
     found: dict[str, Array] = {}
     value = jnp.asarray(tokens, jnp.int32)[None]
     for piece in pieces:
         weights = {name: jnp.asarray(tensor) for name, tensor in piece.weights.items()}
         if isinstance(piece.function, Rows):
-            value, _ = piece.function(weights, value)
+            lengths = None if length is None else (length,)
+            value, _ = replace(piece.function, lengths=lengths)(weights, value)
         else:
             value = piece.function(value)
         found[piece.name] = value

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.description import Description, operations_of
-from aero.network.primitives import READERS, unknown_operation
+from aero.network.description import Description, operations_of, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
@@ -57,11 +56,11 @@ def check_runnable(description: Description) -> None:
     Raises:
         ValueError: naming the part, or tokens see later ones.
     """
-    unknown = unknown_operation("private", (one.op for one in operations_of(description)))
+    unknown = unknown_operation("private", operations_of(description))
     if unknown is not None:
         raise ValueError(
-            f"private: operations must be among {', '.join(sorted(READERS['private']))}, "
-            f"got {unknown!r}"
+            f"private: operations must have a private run, got {unknown}; "
+            "docs/reference/network.md lists those that have"
         )
     if not all(one["causal"] for one in operations_of(description) if one.op == "softmax"):
         raise ValueError(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -18,6 +20,7 @@ from aero.network.files import read_network
 
 from ...export.conftest import trained
 from ...models.labels import FAMILIES, LABELS
+from ...network.formed_networks import ATTENTION, whole
 
 pytestmark = pytest.mark.private
 
@@ -46,6 +49,9 @@ def exports(folder):
             MistralConfig(**_SIZES, num_key_value_heads=1, sliding_window=5)
         ),
         "qwen3": Qwen3ForCausalLM(Qwen3Config(**_SIZES, num_key_value_heads=2, head_dim=8)),
+        "bloom": BloomForCausalLM(
+            BloomConfig(vocab_size=256, hidden_size=24, n_layer=2, n_head=4, seq_length=32)
+        ),
     }
     for name, model in foreign.items():
         write_network(describe_model(model.eval()), folder / name)
@@ -57,8 +63,11 @@ def exports(folder):
                 if operation["op"] == "activation":
                     operation["function"] = function
         write_network(other, folder / function)
+    for form in ATTENTION:
+        write_network(whole(form), folder / f"attention, {form}")
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
-    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign) + len(functions) + 1)
+    kinds = (others, foreign, functions, ATTENTION)
+    return 2 * (len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1)
 
 
 def delayed(network):

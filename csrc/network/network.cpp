@@ -1,4 +1,4 @@
-#include "csrc/network/fields.h"
+#include "csrc/network/network.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -13,13 +13,19 @@ namespace {
 constexpr std::int64_t kMaxSize = 1099511627776;  // 2^40
 constexpr std::int64_t kMaxLayers = 4096;
 
-std::size_t input_count(const Operation& operation, std::size_t given) {
-  if (std::holds_alternative<Source>(operation.primitive)) return 0;
-  if (std::holds_alternative<Add>(operation.primitive)) return std::max<std::size_t>(given, 1);
-  const bool two = std::holds_alternative<Scores>(operation.primitive) ||
-                   std::holds_alternative<WeightedSum>(operation.primitive) ||
-                   std::holds_alternative<Multiply>(operation.primitive);
-  return two ? 2 : 1;
+struct Inputs {
+  std::size_t count = 1;
+  bool more = false;
+  bool lengths = false;
+};
+
+template <class Primitive>
+Inputs inputs_of(const Primitive&) {
+  Inputs found;
+  if constexpr (requires { Primitive::kInputs; }) found.count = Primitive::kInputs;
+  if constexpr (requires { Primitive::kTakesMore; }) found.more = Primitive::kTakesMore;
+  if constexpr (requires { Primitive::kTakesLengths; }) found.lengths = Primitive::kTakesLengths;
+  return found;
 }
 
 [[noreturn]] void refuse(const Operation& operation, const std::string& what) {
@@ -40,7 +46,7 @@ void check_sizes(Operation operation) {
                               std::to_string(smallest) + " to 2^40, got " + std::to_string(member));
     }
   };
-  std::visit([&](auto& primitive) { for_each_field(primitive, check); }, operation.primitive);
+  std::visit([&](auto& primitive) { primitive.fields(check); }, operation.primitive);
   const auto check_groups = [&](const auto& p) {
     if (p.heads % p.key_heads != 0)
       refuse(operation, "heads must be a multiple of key_heads, got " + std::to_string(p.heads) +
@@ -50,12 +56,29 @@ void check_sizes(Operation operation) {
   if (const auto* sum = std::get_if<WeightedSum>(&operation.primitive)) check_groups(*sum);
 }
 
+void check_inputs(const Network& network, const Operation& operation,
+                  const std::vector<bool>& written) {
+  const Inputs wanted =
+      std::visit([](const auto& primitive) { return inputs_of(primitive); }, operation.primitive);
+  const std::size_t given = operation.inputs.size();
+  const bool padded = given == wanted.count + 1 && wanted.lengths &&
+                      network.values[operation.inputs.back()] == "lengths";
+  if (given != wanted.count && !padded && !(wanted.more && given > wanted.count))
+    refuse(operation, "must have " + std::to_string(wanted.count) + " inputs" +
+                          (wanted.lengths ? ", or \"lengths\" too" : "") + ", got " +
+                          std::to_string(given));
+  for (const Value input : operation.inputs)
+    if (!written[input])
+      refuse(operation, "reads " + spec::quoted(network.values[input]) +
+                            ", which no operation before it writes");
+}
+
 }  // namespace
 
 void validate(const Network& network) {
   std::vector<bool> written(network.values.size(), false);
   for (Value value = 0; value < network.values.size(); ++value)
-    written[value] = network.values[value] == "tokens" || network.values[value] == "positions";
+    written[value] = std::find(kGiven.begin(), kGiven.end(), network.values[value]) != kGiven.end();
   if (network.segments.empty() || network.segments.back().operations.empty())
     throw std::invalid_argument("network: must end with an operation, got none");
   for (const Segment& segment : network.segments) {
@@ -65,14 +88,7 @@ void validate(const Network& network) {
                                   std::to_string(segment.layers));
     for (const Operation& operation : segment.operations) {
       check_sizes(operation);
-      const std::size_t expected = input_count(operation, operation.inputs.size());
-      if (operation.inputs.size() != expected)
-        refuse(operation, "must have " + std::to_string(expected) + " inputs, got " +
-                              std::to_string(operation.inputs.size()));
-      for (const Value input : operation.inputs)
-        if (!written[input])
-          refuse(operation, "reads " + spec::quoted(network.values[input]) +
-                                ", which no operation before it writes");
+      check_inputs(network, operation, written);
       written[operation.output] = true;
     }
   }
