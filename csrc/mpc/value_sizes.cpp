@@ -11,10 +11,8 @@ const Primitive* as(const network::Operation& operation) {
 }
 
 bool keeps_columns(const network::Operation& operation) {
-  return as<network::Softmax>(operation) || as<network::Shape>(operation) ||
-         as<network::Add>(operation) || as<network::Multiply>(operation) ||
-         as<network::Scale>(operation) || as<network::Activation>(operation) ||
-         as<network::Norm>(operation);
+  return std::visit([]<class One>(const One&) { return requires { One::kKeepsColumns; }; },
+                    operation.primitive);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ namespace aero::network {
 //   kTakesMore     or any number above that
 //   kTakesLengths  and then, of padded sequences, the value "lengths"
 //   kIsLocal       each party computes it on its own shares and sends nothing
+//   kKeepsColumns  it makes as many columns as its first value has
 //   kMovesTokens   it reads earlier positions than the one it makes, each channel from its own
 
 // Values of the client's beside the tokens, as many positions as the context has, or of their own:
@@ -144,7 +145,7 @@ struct Softmax {
   std::int64_t heads = 0;
   bool causal = true;
   std::int64_t window = 0;
-  static constexpr bool kTakesLengths = true;
+  static constexpr bool kTakesLengths = true, kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("heads", heads);
@@ -156,6 +157,7 @@ struct Softmax {
 // identity I + softmax P - uniform M, M the means of all positions so far, a factor per head each.
 struct Shape {
   std::int64_t heads = 0;
+  static constexpr bool kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("heads", heads);
@@ -185,6 +187,7 @@ struct Norm {
   NormKind kind = NormKind::kLayer;
   std::int64_t width = 0;
   double epsilon = 0.0;  // of kLayer and kRms
+  static constexpr bool kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("kind", kind, kNormKinds);
@@ -214,6 +217,7 @@ struct Activation {
   Function function = Function::kRelu;
   std::int64_t width = 0;
   double slope = 0.0;  // of kLeakyRelu
+  static constexpr bool kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("function", function, kFunctions);
@@ -226,6 +230,7 @@ struct Activation {
 struct Multiply {
   std::int64_t width = 0;
   static constexpr std::size_t kInputs = 2;
+  static constexpr bool kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("width", width);
@@ -234,7 +239,7 @@ struct Multiply {
 
 // Of two or more values.
 struct Add {
-  static constexpr bool kTakesMore = true;
+  static constexpr bool kTakesMore = true, kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&&) {}
 };
@@ -242,7 +247,7 @@ struct Add {
 // By a factor, public or of the weights: it goes into the weights before or behind.
 struct Scale {
   double factor = 1.0;
-  static constexpr bool kIsLocal = true;
+  static constexpr bool kIsLocal = true, kKeepsColumns = true;
   template <class Visit>
   void fields(Visit&& visit) {
     visit("factor", factor);
