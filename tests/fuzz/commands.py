@@ -187,7 +187,7 @@ def end_of(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
         )
         assert len(ours[0]) < 1300, f"{len(ours[0])} characters of error: {ours[0][:200]!r}"
         assert not CONTROL.search(result.stderr), f"raw control characters: {ours[0][:300]!r}"
-    if not status and "--json" in arguments:
+    if not status and "--json" in arguments and "--help" not in arguments:
         json.loads(result.stdout, parse_constant=_refuse_constant)
     return status, result.stdout
 

@@ -15,19 +15,19 @@ import sys
 from pathlib import Path
 
 import yaml
-from commands import LABEL, SCRATCH, WATCH, end_of, prepare, run, runs, train_command
+from commands import LABEL, SCRATCH, WATCH, end_of, prepare, run, train_command, training
 from drawing import Draw
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "python"))
 
 import hostile_files
 
-train_runs = runs.train_runs
+train_runs = training.train_runs
 prepare()
-no_training = runs.train_runs
+no_training = training.train_runs
 
 RUN = SCRATCH / "runs" / "ereg-sm-t-scfuffn-seed0"
-PACKAGE = Path(runs.__file__).parents[1]
+PACKAGE = Path(training.__file__).parents[1]
 NETWORK = ("model.safetensors", "config.json")
 LAST = RUN / "checkpoints" / "step-12"
 
@@ -176,7 +176,7 @@ def _resume(draw: Draw, folder: Path) -> int:
         else:
             path.write_bytes(changed)
     command = train_command(LABEL, folder / "runs")
-    runs.train_runs, WATCH.allows_work = train_runs, True
+    training.train_runs, WATCH.allows_work = train_runs, True
     try:
         status, _ = end_of(command, folder)
         same = status or digest(place / "model" / NETWORK[0]) == digest(RUN / "model" / NETWORK[0])
@@ -184,5 +184,5 @@ def _resume(draw: Draw, folder: Path) -> int:
     except Exception as error:
         raise AssertionError(f"resume: {'; '.join(told)}: {error}") from error
     finally:
-        runs.train_runs, WATCH.allows_work = no_training, False
+        training.train_runs, WATCH.allows_work = no_training, False
     return 1

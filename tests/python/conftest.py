@@ -52,6 +52,7 @@ LONG = [
     "test_registration.py",
     "export/test_remote_code.py",
     "test_cli_train.py",
+    "test_fuzz.py",
 ]
 
 
