@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -72,7 +73,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def fork_server() -> ForkServerContext:
-    """In place of `spawn`: the new process is as fresh, but torch was imported once."""
+    """In place of `spawn`: the new process is as fresh, but torch was imported once.
+
+    The server starts here, before a test has changed the environment that its children get.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["aero.nn", "aero.train.training"])
+    forkserver.ensure_running()
     return context

@@ -141,6 +141,10 @@ class OneRun:
         """Evaluates, analyses and saves the network of the label."""
         recipe, folder = self._run.recipe, self._run.folder
         network = trainer.accelerator.unwrap_model(trainer.model)
+        # Out of autocast: what is measured is what is saved, and `aero evaluate` finds the same.
+        # Accelerate's own way out takes the decorators of the class's forward off too.
+        for name in ("forward", "_original_forward"):
+            vars(network).pop(name, None)
         if network.config.annealed_from is not None:
             from aero.conversion.annealing import finish_annealing
 

@@ -73,7 +73,7 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
     micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
     on_gpu = torch.cuda.is_available()
     cosine = recipe.schedule.shape == "cosine"
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(run.folder.checkpoints),
         max_steps=recipe.steps,
         per_device_train_batch_size=micro_batch,
@@ -105,6 +105,10 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
         ddp_find_unused_parameters=False,
         log_level="error",
     )
+    if recipe.training.precision == "float32":
+        # Else the Trainer would autocast where ACCELERATE_MIXED_PRECISION says so.
+        arguments.mixed_precision = "no"
+    return arguments
 
 
 def _require_gpu_for_float16(recipe: Recipe) -> None:

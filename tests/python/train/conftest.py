@@ -93,16 +93,26 @@ def plan_one(recipe: Recipe, label: str, output: Path, **options: str) -> Planne
     return plan_runs(recipe, [label], [0], output=output, **options)[0]
 
 
+def _train_whole(run: PlannedRun, cache_dir: Path) -> None:
+    train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+
+
 @pytest.fixture(scope="session")
-def whole_runs(tmp_path_factory, cache_dir, corpus):
-    """Runs that nothing interrupted, by label."""
+def whole_runs(tmp_path_factory, cache_dir, corpus, fork_server):
+    """Runs that nothing interrupted, by label, which all tests share.
+
+    A process of its own trains them: nothing that the first test to ask has patched is there.
+    """
     recipe = load_recipe("demo", settings=tiny_settings(corpus))
     output, done = tmp_path_factory.mktemp("whole"), {}
 
     def whole(label: str) -> RunFolder:
         if label not in done:
             run = plan_one(recipe, label, output)
-            train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+            process = fork_server.Process(target=_train_whole, args=(run, cache_dir))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
             done[label] = run.folder
         return done[label]
 

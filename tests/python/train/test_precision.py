@@ -1,5 +1,9 @@
-"""float16 with loss scaling, which the Trainer has for GPUs alone, on a CPU in place of one."""
+"""A run computes in its recipe's precision, and is measured in that of the weights it saves.
 
+float16 with loss scaling, which the Trainer has for GPUs alone, runs on a CPU in place of one.
+"""
+
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +13,7 @@ from transformers import Trainer
 from aero.internals.errors import TrainingError
 from aero.train import starting
 from aero.train import trainer as trainer_module
+from aero.train.runs.run_results import evaluate_run
 from aero.train.training import train_runs
 
 from .conftest import assert_same_ending, metrics, plan_one, stopped_at
@@ -90,3 +95,34 @@ def test_a_resumed_run_has_the_scale_it_had(recipe, cache_dir, tmp_path, scaled)
     train_runs([again], cache_dir=cache_dir)
     assert_same_ending(stopped, whole.folder)
     assert again.folder.info().skipped_steps == whole.folder.info().skipped_steps
+
+
+def test_an_environment_of_accelerate_changes_no_precision(
+    tiny_recipe, cache_dir, tmp_path, whole_runs, monkeypatch
+):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")  # as `accelerate launch` sets it
+    run = plan_one(tiny_recipe, "SM+FN+R", tmp_path)
+    train_runs([run], cache_dir=cache_dir)
+    assert_same_ending(run.folder, whole_runs("SM+FN+R"))
+
+
+@pytest.mark.parametrize("label", ["SM+FN+R", "SM+LN+G"])
+def test_a_run_in_bfloat16_keeps_the_evaluation_of_the_network_that_it_saves(
+    label, tiny_recipe, cache_dir, tmp_path
+):
+    training = replace(tiny_recipe.training, precision="bfloat16")
+    run = plan_one(replace(tiny_recipe, training=training), label, tmp_path)
+    train_runs([run], cache_dir=cache_dir)
+    file = run.folder.path / "evaluation.json"
+    trained = json.loads(file.read_text())
+    evaluate_run(run.folder.path)
+    again = json.loads(file.read_text())
+    assert again["loss"] == pytest.approx(trained["loss"], abs=1e-6)
+    assert again["norm_gap"] == pytest.approx(trained["norm_gap"], abs=1e-6)
+
+
+def test_runs_that_tests_share_are_trained_without_the_patches_of_the_first_to_ask(
+    whole_runs, monkeypatch
+):
+    monkeypatch.setattr(trainer_module.AeroTrainer, "train", None)
+    assert whole_runs("SM+FN+G").info().status == "finished"
