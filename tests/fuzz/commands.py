@@ -44,7 +44,7 @@ typer.testing._get_command = lambda app: COMMAND  # type: ignore[assignment]
 LABEL = "EReg(SM(t)+ScFuFFN)"
 SETTINGS = [
     "data.vocabulary=320", "data.validation_fraction=0.2", "model.preset=tiny",
-    "model.context_length=32", "optimizer.learning_rate=1e-2", "regularization.temperature_init=1",
+    "model.context_length=32", "optimizer.learning_rate=1e-2",
     "training.tokens_per_step=256", "training.tokens=3072", "training.checkpoint_every_steps=3",
     "training.threads=1", "training.keep_checkpoints=9", "evaluation.every_steps=4",
     "evaluation.tokens=512", "evaluation.final_tokens=1024", "logging.every_steps=2",

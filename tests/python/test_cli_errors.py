@@ -7,6 +7,7 @@ from aero import cli
 
 LONG = "9" * 5000
 TRAIN, SHOW = ["train", "--label", "SM"], ["cost", "show", "SM"]
+RATES = ["--set", "schedule.warmup_fraction=0.1"]
 OTHERS = ("someone/gpt2", "meta-llama/Llama-3-8B", "gpt2-huge")
 
 # What one line has to name: the argument, and what is expected of it or what was given.
@@ -52,6 +53,31 @@ MISTAKES = [
     ([*SHOW, "--set", "=3"], ["--set", "FIELD=VALUE", "'=3'"]),
     ([*SHOW, "--set", "context_length=long"], ["context_length", "an integer"]),
     ([*SHOW, "--set", "gelu=tanh", "--set", "gelu=tanh"], ["gelu", "once"]),
+    ([*TRAIN, *(2 * ["--set", "training.tokens=1e6"])], ["training.tokens", "once", "twice"]),
+    ([*TRAIN, "--data", ".", "--set", "data.source=stdlib"], ["data.source", "--data"]),
+    # A setting without effect in any of the networks.
+    *(
+        (
+            [*TRAIN, "--set", "model.preset=pythia-70m", "--set", setting],
+            [setting.partition("=")[0], words, "got SM"],
+        )
+        for setting, words in (
+            ("regularization.entropy_weight=1e-3", "EReg"),
+            ("regularization.thresholds=shared", "EReg"),
+            ("optimizer.threshold_rate=2", "EReg"),
+            ("regularization.temperature_init=1", "SM(t)"),
+            ("optimizer.temperature_rate=2", "SM(t)"),
+            ("model.trainable_scales=none", "ScFFN"),
+            ("model.position_start=embeddings", "GPT-2"),
+            ("schedule.final_learning_rate=1e-4", "schedule.shape=cosine"),
+        )
+    ),
+    (["train", "--label", "SM+ScFuFFN", "--set", "model.hidden_width=9"], ["model.hidden_width"]),
+    (
+        [*TRAIN, *RATES, "--set", "schedule.warmup_steps=3"],
+        ["warmup_fraction", "warmup_steps=null"],
+    ),
+    (["convert", ".", "--label", "SM", "--dry-run", "--max-condition", "5"], ["--absorb-ffn"]),
     (["cost", "schedule", "SM", "--what-if", "softmax"], ["--what-if", "PART=TIMES", "'softmax'"]),
     (["cost", "schedule", "SM", "--what-if", "softmax=0"], ["times_faster"]),
     ([*SHOW, "--json", "--csv"], ["--json", "--csv"]),

@@ -30,19 +30,21 @@ def convert(
         bool, typer.Option("--absorb-ffn", help="Then multiply fused FFNs into attention and head.")
     ] = False,
     max_condition: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Largest condition number that --absorb-ffn accepts.",
+            help="Largest condition number that --absorb-ffn accepts; default 100.",
             min=1,
             max=1e16,
             callback=no_nan,
         ),
-    ] = 100.0,
+    ] = None,
 ) -> None:
     """Converts a network to a label and prints each step, and whether it is exact."""
     with one_line_errors(ValueError, OSError):
         if output is None and not dry_run:
             raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
+        if max_condition is not None and not absorb_ffn:
+            raise ValueError("convert: --max-condition is for --absorb-ffn, got it alone")
         import aero.conversion
         from aero.internals.atomic_files import require_no_run
         from aero.internals.errors import disk_errors
@@ -61,7 +63,7 @@ def convert(
             return
         converted = aero.conversion.convert(model, label, **options)
         if absorb_ffn:
-            absorption = aero.conversion.absorb_ffn(converted, max_condition=max_condition)
+            absorption = aero.conversion.absorb_ffn(converted, max_condition=max_condition or 100.0)
             converted = absorption.model
             say(f"\n{absorption}")
         if output is not None and not dry_run:

@@ -67,7 +67,7 @@ def train(
     """
     with one_line_errors():
         from aero.train.recipes.recipe_files import data_settings, load_recipe
-        from aero.train.runs.planning import plan_runs
+        from aero.train.runs.planning import plan_runs, require_effect
 
         if dry_run and as_json:
             raise UserError("train: expected --dry-run or --json, got both: a forecast is text")
@@ -82,6 +82,7 @@ def train(
             start_from=start_from,
             distill_from=distill_from,
         )
+        require_effect(plan, settings)
         if dry_run:
             from aero.train.forecast import forecast
 

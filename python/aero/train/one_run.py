@@ -306,8 +306,14 @@ def open_folder(
             git_commit=git_commit(),
             corpus=data.record(),
             command=shlex.join(["aero", *sys.argv[1:]]),
-            start=_start_of(run),
-            distilled_from=_teacher_of(run),
+            start=None
+            if run.source is None
+            else run.source.record(
+                StartRecord, annealing=Annealing(**asdict(run.recipe.annealing))
+            ),
+            distilled_from=None
+            if run.teacher is None
+            else run.teacher.record(TeacherRecord, **asdict(run.recipe.distillation)),
             first_score_deviations=deviations,
         )
     )
@@ -330,19 +336,6 @@ def require_same_corpus(folder: RunFolder, corpus: CorpusRecord) -> None:
             f"train: {folder.path} was trained on another corpus ({names} differ); put the old one "
             "back, or choose another --output"
         )
-
-
-def _start_of(run: PlannedRun) -> StartRecord | None:
-    if run.source is None:
-        return None
-    annealing = Annealing(**asdict(run.recipe.annealing))
-    return run.source.record(StartRecord, annealing=annealing)
-
-
-def _teacher_of(run: PlannedRun) -> TeacherRecord | None:
-    if run.teacher is None:
-        return None
-    return run.teacher.record(TeacherRecord, **asdict(run.recipe.distillation))
 
 
 def save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:

@@ -230,8 +230,7 @@ class TrainingSection:
         micro_batch_tokens: the most that one process takes through the network at once; null is
             no limit.
         precision: `float32`, or autocast in `bfloat16`, or on a GPU in `float16` with loss scaling,
-            which leaves out and counts the steps whose scaled gradients overflow. Weights are
-            float32, and so is the evaluation at the end.
+            which leaves out and counts steps that overflow. The last evaluation is in float32.
         nan_policy: after a non-finite loss or gradient: `stop`, `skip` the step, or `continue`.
         checkpoint_every_steps: steps between two checkpoints; 0 saves none but the one at an
             interrupt.

@@ -7,7 +7,7 @@ before anything slow begins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import recipe_to_dict
-from aero.train.recipes.recipe_sections import Bounds
+from aero.train.recipes.recipe_sections import Bounds, RegularizationSection
 from aero.train.runs.origins import Origin, find_origin
 from aero.train.runs.run_folder import RunFolder, checkpoint_step, run_slug
 
@@ -79,6 +79,63 @@ class PlannedRun:
         if not self.recipe.selection.byte_weight:
             del config["selection"]
         return config
+
+
+# What else a setting has an effect in, where no error of the recipe or of its way says so: whether
+# a run is one of them, and their words.
+_PENALTY = (lambda run: run.spec.entropy_regularized, "labels with EReg(...)")
+_TEMPERATURE = (lambda run: run.spec.temperature != "none", "labels with SM(t)")
+_RANDOM_START = (lambda run: run.source is None, "runs without --from")
+_USED_IN: dict[str, tuple[tuple[Callable[[PlannedRun], bool], str], ...]] = {
+    **{
+        f"regularization.{entry.name}": (_PENALTY,)
+        for entry in dataclasses.fields(RegularizationSection)
+    },
+    "regularization.temperature_init": (_TEMPERATURE, _RANDOM_START),
+    "regularization.temperature_parametrization": (_TEMPERATURE, _RANDOM_START),
+    "optimizer.temperature_rate": (_TEMPERATURE,),
+    "optimizer.threshold_rate": (_PENALTY,),
+    "model.initializer_range": (_RANDOM_START,),
+    "model.embedding_scale": (_RANDOM_START,),
+    "model.position_start": (
+        (lambda run: run.spec.family == "gpt2", "presets of GPT-2's family"),
+        _RANDOM_START,
+    ),
+    "model.hidden_width": ((lambda run: run.spec.ffn != "scaled_fused", "labels without ScFuFFN"),),
+    "model.trainable_scales": (
+        (lambda run: run.spec.ffn.startswith("scaled"), "labels with ScFFN or ScFuFFN"),
+    ),
+    "schedule.final_learning_rate": (
+        (lambda run: run.recipe.schedule.shape == "cosine", "schedule.shape=cosine"),
+    ),
+    "schedule.warmup_fraction": (
+        (lambda run: run.recipe.schedule.warmup_steps is None, "schedule.warmup_steps=null"),
+    ),
+    "data.tokenizer_bytes": (
+        (lambda run: run.recipe.data.tokenizer == "train", "data.tokenizer=train"),
+    ),
+}
+
+
+def require_effect(plan: Sequence[PlannedRun], settings: Iterable[str]) -> None:
+    """Refuses a setting of a command line that none of its runs uses, or that it gives twice.
+
+    Args:
+        plan: all runs of the command.
+        settings: `section.key=value`, as `load_recipe` took them.
+
+    Raises:
+        TrainingError: the setting would be without effect.
+    """
+    names = [setting.partition("=")[0].strip() for setting in settings]
+    for name in names:
+        if names.count(name) > 1:
+            other = "; --data gives it too" if name == "data.source" else ""
+            raise TrainingError(f"train: {name} must be given once, got it twice{other}")
+        for uses, words in _USED_IN.get(name, ()):
+            if not any(map(uses, plan)):
+                labels = ", ".join(dict.fromkeys(run.label for run in plan))
+                raise TrainingError(f"train: {name} has an effect in {words}, got {labels}")
 
 
 def plan_runs(
