@@ -60,7 +60,7 @@ def test_a_price_loads_few_modules_and_no_other_command():
     )
     ours = {name for name in result.stderr.split() if name.startswith("aero.")}
     commands = {name for name in ours if name.startswith("aero.cli.")}
-    helpers = {"aero.cli.arguments", "aero.cli.errors", "aero.cli.groups"}
+    helpers = {"aero.cli.arguments", "aero.cli.errors"}
     assert commands == helpers | {"aero.cli.cost"}
     others = ("aero.private", "aero.train", "aero.families.configurations", "aero.mpc.advice")
     assert not [name for name in ours if name.startswith(others)]

@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor, Partial
 from transformers import Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
-from aero.models.blockwise_loss import head_loss
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel, check_token_ids
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
-from aero.models.loss import IGNORED, next_token_loss, penalty_in_loss, strengths_of
+from aero.models.head_penalty import penalty_in_loss, strengths_of
+from aero.models.loss import IGNORED, head_loss, next_token_loss
 from aero.models.outputs import CACHE_FIELD, AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, embed_tied, is_plain, linear

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from aero.architecture import ArchitectureSpec
-from aero.models.loss import PUBLISHED_TOKENS
+from aero.models.head_penalty import PUBLISHED_TOKENS
 from aero.nn.gates import GATED_PARTS
 
 # Field of ArchitectureSpec -> key here. `transformers` would take a key `temperature` for that of
@@ -86,7 +86,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         entropy_reduction: ``"position_sum"`` or ``"query_mean"``, see
             `aero.ops.entropy_regularization`.
         entropy_strengths: ``"equal"``, or ``"learned"``: a strength per head, of mean 1, see
-            `aero.models.loss`.
+            `aero.models.head_penalty`.
         entropy_thresholds: ``"layer"``, thresholds for the heads of each layer, or ``"shared"``:
             those of the first layer hold in all, as in the code of arXiv 2501.03489. The others are
             there and do not learn.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aero.models.loss import IGNORED, PUBLISHED_TOKENS, penalty_in_loss, penalty_of_heads
+from aero.models.head_penalty import PUBLISHED_TOKENS, penalty_in_loss, penalty_of_heads
+from aero.models.loss import IGNORED
 from aero.nn.visible_keys import AttentionCall, keys_by_layer
 from aero.nn.weight_decay import Scales
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
@@ -37,7 +38,7 @@ class EntropyPenalty(Scales):
         context_length: of ``"log_context"``; None for the length of each batch.
         strengths: how strongly each head is held: ``"equal"``, ``"learned"`` from equal ones, or
             [L, H] numbers above 0 from which they are learned; their mean is always 1, see
-            `aero.models.loss`.
+            `aero.models.head_penalty`.
 
     Attributes:
         threshold_bias: the thresholds, [L, H], learned. `Trainer` spares parameters with "bias" in

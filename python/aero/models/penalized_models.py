@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.entropy_penalty import EntropyPenalty, entropies_in
-from aero.models.loss import strengths_of
+from aero.models.head_penalty import strengths_of
 from aero.models.recorded_outputs import let_hooks_be_pickled, set_state
 from aero.models.row_entropies import entropies, transformers_model, without_adapters
 from aero.nn.visible_keys import recorded_calls

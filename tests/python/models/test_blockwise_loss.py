@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from tests.python.refusals import assert_refused
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aero.models import blockwise_loss
-from aero.models.blockwise_loss import head_loss
+from aero.models import loss as loss_module
+from aero.models.loss import head_loss
 
 from .labels import tiny
 
@@ -21,7 +21,7 @@ ROUNDOFF = {torch.float64: 2**-53, torch.float32: 2**-24, torch.bfloat16: 2**-8}
 
 @pytest.fixture(autouse=True)
 def _few_logits_go_by_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise_loss, "_FEW_LOGITS", 0)
+    monkeypatch.setattr(loss_module, "_FEW_LOGITS", 0)
 
 
 def _gradients(model):

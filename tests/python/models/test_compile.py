@@ -3,7 +3,8 @@ import copy
 import pytest
 import torch
 
-from aero.models.loss import next_token_loss, penalty_in_loss
+from aero.models.head_penalty import penalty_in_loss
+from aero.models.loss import next_token_loss
 
 from .labels import tiny
 

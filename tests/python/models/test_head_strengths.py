@@ -10,8 +10,8 @@ import aero
 from aero import ops
 from aero.conversion import convert
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.head_penalty import penalty_of_heads, strengths_of
 from aero.models.initialization import decay_parameter_names
-from aero.models.loss import penalty_of_heads, strengths_of
 from aero.train.one_run import model_config
 from aero.train.recipes.recipe_files import load_recipe
 from aero.train.runs.planning import plan_runs

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aero import ops
-from aero.models.loss import next_token_loss, penalty_of_heads, summed_cross_entropy
+from aero.models.head_penalty import penalty_of_heads
+from aero.models.loss import next_token_loss, summed_cross_entropy
 
 from .labels import tiny
 
