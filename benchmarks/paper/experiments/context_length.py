@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.internals.machine import git_commit, hardware, package_versions
+from aero.internals.records import as_dict
 from aero.saved.loading import load_saved_network
 from aero.tables import markdown_table
 from aero.train.data.prepared_data import prepare_data
@@ -104,7 +105,7 @@ def main() -> None:
         "hardware": hardware(),
         "versions": package_versions(),
         "git_commit": git_commit(),
-        "corpus": data.summary(),
+        "corpus": as_dict(data.record()),
         "windows": len(windows),
         "longest": longest,
     }

@@ -56,7 +56,7 @@ def network_rows(runs: list[Path], max_tokens: int) -> Iterator[list[str]]:
         for stack in STACKS:
             found = [
                 evaluate_run_in_fixed_point(
-                    run, stack, [f"exp_squarings={t}"], max_tokens=max_tokens, show_progress=False
+                    run, stack, {"exp_squarings": t}, max_tokens=max_tokens, show_progress=False
                 )
                 for t in SQUARINGS
             ]

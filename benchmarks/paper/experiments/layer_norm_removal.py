@@ -93,7 +93,7 @@ class NormedProjection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, 3 C] of [B, T, C]."""
         if not self.scores_fixed:
-            return self.projection(self.norm(x))  # type: ignore[no-any-return]
+            return self.projection(self.norm(x))
         scores, values = self.projection(self.norm.divided(x)), self.projection(self.norm(x))
         return torch.cat((scores[..., : 2 * x.shape[-1]], values[..., 2 * x.shape[-1] :]), dim=-1)
 
@@ -107,7 +107,7 @@ class Removal(TrainerCallback):
     """Fixes one norm after another."""
 
     def __init__(self, model: AeroForCausalLM) -> None:
-        transformer = model.transformer
+        transformer: Any = model.transformer
         self.places: dict[str, list[Callable[[], None]]] = {name: [] for name in STARTS}
         for block in transformer.blocks():
             norm = FixedNorm(block.ln_1)
@@ -205,7 +205,7 @@ def train(name: str, rate: float, seed: int, data: PreparedData) -> float | None
         trainer_class = EvenDeviations if name == REMOVED else AeroTrainer
         fit(model, second, rate, seed, callbacks=[Removal(model)], trainer_class=trainer_class)
         found, unfolded = evaluated(folded(model), data), evaluated(model, data)
-        if None not in (found, unfolded) and abs(found - unfolded) > 1e-3:  # type: ignore[operator]
+        if None not in (found, unfolded) and abs(found - unfolded) > 1e-3:
             raise RuntimeError(f"folding moved the loss from {unfolded} to {found}")
         return found
     fit(model, second, rate, seed)

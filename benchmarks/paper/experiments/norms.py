@@ -205,7 +205,9 @@ def build(name: str, seed: int, steps: int) -> AeroForCausalLM:
             final_norm="layer",
         )
     )
-    for block in model.transformer.blocks() if kind else ():
+    if kind is None:
+        return model
+    for block in model.transformer.blocks():
         for place in ("ln_1", "ln_2"):
             width = getattr(block, place).weight.numel()
             progressive = kind in Progress.SCHEDULES

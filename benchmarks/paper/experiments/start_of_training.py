@@ -25,6 +25,7 @@ from torch.nn.utils import parametrize
 from aero import AeroConfig, AeroForCausalLM
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.internals.machine import git_commit, hardware, package_versions
+from aero.internals.records import as_dict
 from aero.train import load_recipe
 from aero.train.data.prepared_data import PreparedData, prepare_data
 from aero.train.data.windows import TrainingWindows
@@ -71,9 +72,9 @@ CELLS = [
 def build(label: str, rule: str, seed: int) -> AeroForCausalLM:
     """The network of a label, started by a rule."""
     torch.manual_seed(seed)
-    fields = dict(RULES[rule])
+    fields: dict[str, Any] = dict(RULES[rule])
     branches, scores = fields.pop("branches", 1.0), fields.pop("scores", 1.0)
-    sizes = {"model": "mini", "vocab_size": 1024, "num_layers": LAYERS}
+    sizes: dict[str, Any] = {"model": "mini", "vocab_size": 1024, "num_layers": LAYERS}
     model = AeroForCausalLM(AeroConfig.from_label(label, **sizes, **fields))
     if label == PLAIN:
         with torch.no_grad():
@@ -129,6 +130,7 @@ def train(label: str, rule: str, data: PreparedData, seed: int) -> dict[str, Any
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     probe = torch.from_numpy(data.validation[: 4 * TOKENS].astype("int64")).view(4, TOKENS)
     windows = TrainingWindows(data.train, TOKENS, count=BATCH * (STEPS[-1] + 1), seed=seed)
+    assert recipe.optimizer.clip_norm is not None
     steps, losses = {}, []
     for step in range(STEPS[-1] + 1):
         if step in STEPS:
@@ -192,7 +194,7 @@ def publish(
         "hardware": hardware(),
         "versions": package_versions(),
         "git_commit": git_commit(),
-        "corpus": data.summary(),
+        "corpus": as_dict(data.record()),
         "seed": given.seed,
         **facts,
     }
