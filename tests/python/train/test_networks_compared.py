@@ -3,6 +3,7 @@
 import json
 import math
 import types
+from dataclasses import replace
 from pickle import UnpicklingError
 
 import pytest
@@ -76,6 +77,8 @@ def test_a_comparison_is_told_as_text_and_as_json():
     approximations = Approximations.of_stack("spu-2024")
     exact, fixed = HeldOutLoss(2.0, 2000, 1), HeldOutLoss(4000.0, 2000, 1)
     found = FixedPointEvaluation("spu-2024", approximations, exact, fixed, 0.125, 0.03125, 0.0625)
+    changed = replace(found, fields={"exp_squarings": 5, "truncation": "floor"})
+    assert "under spu-2024, exp_squarings=5, truncation=floor, 1.001" in changed.to_text()
     assert found.to_text() == (
         f"perplexity {math.e**2:.3f} under spu-2024, 1.001 in floating point; largest logit "
         "difference 0.12, mean 0.031; 6.25% of the predictions change, on 2,000 tokens"
@@ -116,6 +119,9 @@ def test_a_comparison_measures_both_networks_on_the_same_windows(whole_runs, mon
     assert found.changed_predictions == 0.25
     written = folder.path / "fixed_point.json"
     assert json.loads(written.read_text()) == json.loads(json.dumps(found.to_dict()))
+    # As many tokens as after training, where no other number is asked for.
+    fixed_point_evaluation.evaluate_run_in_fixed_point(folder.path, "spu-2024")
+    assert {len(starts) for _, _, starts, _ in asked[2:]} == {1024 // 32}
     written.unlink()
     sums = folder.path / "SHA256SUMS"
     kept = [line for line in sums.read_text().splitlines() if "fixed_point" not in line]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from aero.models.outputs import AeroCausalLMOutput
 from aero.train.data.windows import validation_windows
 from aero.train.runs.perplexity import HeldOutLoss, measure_loss, rank_and_world
 from aero.train.runs.run_folder import RunFolder
-from aero.train.runs.run_results import open_run
+from aero.train.runs.run_results import open_run, settings_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class FixedPointEvaluation:
         largest_logit_difference: over all positions and tokens of the vocabulary.
         mean_logit_difference: mean of the absolute differences.
         changed_predictions: fraction of positions whose most likely token is another one.
+        fields: those of the stack that were changed.
     """
 
     stack: str
@@ -40,6 +41,7 @@ class FixedPointEvaluation:
     largest_logit_difference: float
     mean_logit_difference: float
     changed_predictions: float
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """The content of `fixed_point.json`."""
@@ -58,8 +60,9 @@ class FixedPointEvaluation:
 
     def to_text(self) -> str:
         """One line for the terminal."""
+        fields = "".join(f", {name}={value}" for name, value in self.fields.items())
         return (
-            f"perplexity {self.fixed_point.perplexity:.3f} under {self.stack}, "
+            f"perplexity {self.fixed_point.perplexity:.3f} under {self.stack}{fields}, "
             f"{self.exact.perplexity:.3f} in floating point; largest logit difference "
             f"{self.largest_logit_difference:.2g}, mean {self.mean_logit_difference:.2g}; "
             f"{self.changed_predictions:.2%} of the predictions change, "
@@ -84,7 +87,8 @@ def evaluate_run_in_fixed_point(
         path: the run folder.
         stack: a stack of `aero.mpc`, such as "spu-2024", or the path of a description.
         fields: changed ones of the stack, see `Approximations.of_stack`.
-        max_tokens: at most this many validation tokens; None takes all.
+        max_tokens: at most this many validation tokens; None takes as many as the run's
+            `evaluation.final_tokens`.
         stride: None for disjoint windows, else the distance between overlapping ones.
         show_progress: whether to draw a bar.
 
@@ -105,6 +109,8 @@ def evaluate_run_in_fixed_point(
     model, data = open_run(folder)
     model.train(False)
     context = model.config.spec.context_length
+    if max_tokens is None:
+        max_tokens = settings_of(folder).evaluation.final_tokens
     try:
         starts = validation_windows(data.validation, context, max_tokens=max_tokens, stride=stride)
     except ValueError as error:
@@ -131,6 +137,7 @@ def evaluate_run_in_fixed_point(
         largest_logit_difference=compared.largest,
         mean_logit_difference=compared.total / compared.logits,
         changed_predictions=compared.changed / compared.positions,
+        fields=fields or {},
     )
     folder.write_result("fixed_point.json", found.to_dict())
     return found

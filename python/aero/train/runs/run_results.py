@@ -18,10 +18,9 @@ from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.internals.errors import TrainingError, disk_errors
 from aero.internals.machine import settle_in
-from aero.internals.records import read_record
+from aero.internals.records import Struct, as_record, read_record
 from aero.internals.run_files import Evaluation, RunInfo
 from aero.models import AeroForCausalLM
-from aero.reading import checked
 from aero.saved.loading import load_saved_network
 from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.data.windows import validation_windows
@@ -35,11 +34,28 @@ from aero.train.runs.samples import sample_of
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64
 _ANALYSIS_BATCH = 4096  # tokens
-# The settings of a run that its evaluation has too.
-_CONFIG = {
-    "evaluation": {"tokens": int, "final_tokens": int | None},
-    "training": {"tokens_per_step": int},
-}
+
+
+class _Evaluation(Struct):
+    tokens: int
+    final_tokens: int | None = None
+
+
+class _Training(Struct):
+    tokens_per_step: int
+
+
+class _Settings(Struct):
+    """The settings of a run that its measurements need too."""
+
+    data: DataSection
+    evaluation: _Evaluation
+    training: _Training
+
+
+def settings_of(folder: RunFolder) -> _Settings:
+    """Returns them from `config.yaml`."""
+    return as_record(folder.config(), _Settings, str(folder.path / "config.yaml"))
 
 
 def evaluate_run(
@@ -73,9 +89,9 @@ def evaluate_run(
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
-    config = checked(folder.config(), _CONFIG, str(folder.path / "config.yaml"))
+    own_settings = settings_of(folder)
     context = model.config.spec.context_length
-    own_tokens = config["evaluation"]["final_tokens"]
+    own_tokens = own_settings.evaluation.final_tokens
     try:
         starts = validation_windows(
             data.validation,
@@ -104,8 +120,8 @@ def evaluate_run(
         model,
         data,
         context_length=context,
-        max_tokens=config["evaluation"]["tokens"],
-        batch_tokens=config["training"]["tokens_per_step"],
+        max_tokens=own_settings.evaluation.tokens,
+        batch_tokens=own_settings.training.tokens_per_step,
     )
     # Long measurements are at least in the error.
     found = f"perplexity {measured.perplexity:.3f}"
@@ -313,7 +329,7 @@ def _corpus_of(folder: RunFolder, info: RunInfo, context_length: int) -> Prepare
     tokens = corpus_folder(info, folder.path)
     if (tokens / "manifest.json").exists():
         return open_prepared_data(tokens, context_length=context_length)
-    section = DataSection(**folder.config()["data"])
+    section = settings_of(folder).data
     data = prepare_data(section, cache_dir=tokens.parent, context_length=context_length)
     if info.corpus is None or data.manifest.sha256 != info.corpus.sha256:
         raise TrainingError(
