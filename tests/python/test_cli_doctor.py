@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,10 @@ def test_a_compiler_that_is_too_old_is_noted(
     assert compiler.found == f"12.0.0 ({tmp_path}/new)"
 
 
-GPU = {"torch cuda": "13.0", "gpu": "H200", "obstacle": ""}
+GPU = doctor._Operators(
+    torch="2.13.0", torch_cuda="13.0", gpu="H200", target="2.11", isa="avx2", features=[],
+    obstacle="", right=True,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -135,11 +139,11 @@ GPU = {"torch cuda": "13.0", "gpu": "H200", "obstacle": ""}
             "without CUDA kernels",
         ),
         ({"gpu": ""}, "", "torch uses CUDA 13.0 and finds no GPU"),
-        ({"torch cuda": "", "gpu": ""}, "", "torch has no CUDA"),
+        ({"torch_cuda": "", "gpu": ""}, "", "torch has no CUDA"),
     ],
 )
 def test_a_gpu_that_aero_cannot_use_is_wrong(facts: dict[str, str], state: str, said: str) -> None:
-    found = doctor._cuda(GPU | facts)
+    found = doctor._cuda(replace(GPU, **facts))
     assert said in found.found
     assert found.state == state if state else found.state in ("ok", "note")
     assert bool(found.todo) == (found.state == "wrong" or "NVIDIA driver, but" in found.found)

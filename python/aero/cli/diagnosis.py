@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,7 +31,7 @@ from aero._core import cpu_features
 scores = torch.zeros(1, 1, 2, 2)
 entropy = torch.ops.aero.temperature_softmax(scores, None, None, False)[1]
 print(json.dumps({
-    "torch": torch.__version__, "torch cuda": torch.version.cuda or "",
+    "torch": torch.__version__, "torch_cuda": torch.version.cuda or "",
     "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
     "target": ".".join(map(str, _library.TORCH_TARGET_VERSION)), "isa": _library.cpu_isa(),
     "features": cpu_features(), "obstacle": _library.cuda_obstacle(),
@@ -44,6 +44,20 @@ from platform import python_version
 print(f"Python {python_version()}, spu {version('spu')}, jax {version('jax')}")
 """
 _SECONDS = 120  # a first import of torch from a cold disk
+
+
+@dataclass(frozen=True)
+class _Operators:
+    """What that process prints; an empty text stands for none."""
+
+    torch: str
+    torch_cuda: str
+    gpu: str
+    target: str  # the oldest torch that the operators are built for
+    isa: str
+    features: list[str]
+    obstacle: str
+    right: bool
 
 
 @dataclass(frozen=True)
@@ -111,14 +125,14 @@ def _torch_and_operators() -> Iterator[Finding]:
     if done.returncode:
         yield _operators_failed(done.returncode, _last_line(done.stderr))
         return
-    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    built_for = f"the operators are built for {facts['target']} and newer"
-    yield Finding("torch", "ok", f"{facts['torch']}; {built_for}")
+    facts = _Operators(**json.loads(done.stdout.splitlines()[-1]))
+    built_for = f"the operators are built for {facts.target} and newer"
+    yield Finding("torch", "ok", f"{facts.torch}; {built_for}")
     asked = os.environ.get("AERO_CPU_ISA")
-    known = " ".join(facts["features"]) or "none that the kernels know"
-    isa = Finding("instruction set", "ok", f"{facts['isa']}; the processor has {known}")
-    if not facts["right"]:
-        said, todo = f"{facts['isa']} computes wrong entropies", "report it with this output"
+    known = " ".join(facts.features) or "none that the kernels know"
+    isa = Finding("instruction set", "ok", f"{facts.isa}; the processor has {known}")
+    if not facts.right:
+        said, todo = f"{facts.isa} computes wrong entropies", "report it with this output"
         isa = Finding("instruction set", "wrong", said, f"{todo}; AERO_CPU_ISA=scalar avoids it")
     elif asked:
         said, todo = f"{isa.found}; AERO_CPU_ISA={asked}", "unset AERO_CPU_ISA for the best one"
@@ -137,20 +151,20 @@ def _operators_failed(status: int, said: str) -> Finding:
     return Finding("operators", "wrong", said, todo)
 
 
-def _cuda(facts: dict[str, Any]) -> Finding:
+def _cuda(facts: _Operators) -> Finding:
     has_driver = Path("/proc/driver/nvidia/version").exists()
-    if not facts["torch cuda"]:
+    if not facts.torch_cuda:
         if has_driver:
             todo = "install a torch with CUDA to use the GPU, then rebuild aero"
             return Finding("CUDA", "note", "an NVIDIA driver, but torch has no CUDA", todo)
         return Finding("CUDA", "ok", "none: torch has no CUDA, and there is no NVIDIA driver")
-    said = f"torch uses CUDA {facts['torch cuda']}"
-    if not facts["gpu"]:
+    said = f"torch uses CUDA {facts.torch_cuda}"
+    if not facts.gpu:
         return Finding("CUDA", "note" if has_driver else "ok", f"{said} and finds no GPU")
-    if facts["obstacle"]:
-        said = f"{said} on {facts['gpu']}, but {facts['obstacle']}"
+    if facts.obstacle:
+        said = f"{said} on {facts.gpu}, but {facts.obstacle}"
         return Finding("CUDA", "wrong", said, f"with nvcc in PATH: {REINSTALL}")
-    return Finding("CUDA", "ok", f"{said} on {facts['gpu']}")
+    return Finding("CUDA", "ok", f"{said} on {facts.gpu}")
 
 
 def _spu() -> Finding:

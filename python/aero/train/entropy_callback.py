@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class LossLogCallback(TrainerCallback):
     def __init__(self) -> None:
         self._watched: nn.Module | None = None
         self._sums = {"train": _Sums(), "eval": _Sums()}
-        self._last: dict[str, Any] | None = None
+        self._last: _Call | None = None
         self._logged_step = 0
 
     def on_init_end(
@@ -60,7 +61,7 @@ class LossLogCallback(TrainerCallback):
     ) -> None:
         """Counts the call that was this step of an evaluation; other calls are none of ours."""
         if self._last is not None:
-            self._sums["eval"].add(**self._last)
+            self._sums["eval"].add(self._last)
             self._last = None
 
     def on_predict(
@@ -109,15 +110,13 @@ class LossLogCallback(TrainerCallback):
         if getattr(outputs, "lm_loss", None) is None:
             return
         parts = {name: getattr(outputs, name, None) for name in _PARTS}
-        call: dict[str, Any] = {
-            "parts": {
-                name: part.detach().double() for name, part in parts.items() if part is not None
-            },
-            "rows": 1 if model.training else len(outputs.logits),
-            "is_counted": kwargs.get("num_items_in_batch") is not None,
-        }
+        call = _Call(
+            {name: part.detach().double() for name, part in parts.items() if part is not None},
+            rows=1 if model.training else len(outputs.logits),
+            is_counted=kwargs.get("num_items_in_batch") is not None,
+        )
         if model.training:
-            self._sums["train"].add(**call)
+            self._sums["train"].add(call)
         else:
             self._last = call
 
@@ -141,6 +140,15 @@ class LossLogCallback(TrainerCallback):
         return {name: part / divisor for name, part in zip(sums.parts, parts, strict=True)}
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A call's parts of the loss, the rows they count with, and whether a step's tokens divide."""
+
+    parts: dict[str, Tensor]
+    rows: int
+    is_counted: bool
+
+
 class _Sums:
     """Sums over calls: each part times the rows it counts with, and the rows."""
 
@@ -149,12 +157,12 @@ class _Sums:
         self.rows = 0
         self.is_counted = False
 
-    def add(self, parts: dict[str, Tensor], rows: int, is_counted: bool) -> None:
-        for name, part in parts.items():
+    def add(self, call: _Call) -> None:
+        for name, part in call.parts.items():
             before = self.parts.get(name, torch.zeros_like(part))
-            self.parts[name] = before + rows * part.to(before)
-        self.rows += rows
-        self.is_counted = is_counted
+            self.parts[name] = before + call.rows * part.to(before)
+        self.rows += call.rows
+        self.is_counted = call.is_counted
 
 
 class EntropyCallback(LossLogCallback):

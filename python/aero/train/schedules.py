@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -67,17 +68,18 @@ class AnnealingCallback(TrainerCallback):
                 "AnnealingCallback: fractions must be 0 <= start_fraction < end_fraction <= 1, got "
                 f"{start_fraction} and {end_fraction}"
             )
-        self._schedule: dict[str, Any] = {
-            "schedule": schedule,
-            "start_fraction": start_fraction,
-            "end_fraction": end_fraction,
-        }
+        self._progress = partial(
+            annealing_at,
+            schedule=schedule,
+            start_fraction=start_fraction,
+            end_fraction=end_fraction,
+        )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Sets a for the step that begins."""
-        progress = annealing_at(state.global_step + 1, state.max_steps, **self._schedule)
+        progress = self._progress(state.global_step + 1, state.max_steps)
         set_annealing_progress(kwargs["model"], progress)
 
 
