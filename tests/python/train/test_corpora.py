@@ -8,7 +8,6 @@ from tests.python.refusals import assert_refused
 from aero.internals.errors import TrainingError
 from aero.train.data.corpora import (
     DUPLICATE,
-    EMPTY,
     TRAIN,
     UNDECODABLE,
     VALIDATION,
@@ -41,27 +40,6 @@ def test_the_standard_library_is_there_without_packages_and_caches():
     assert again.files_sha256 == source.files_sha256 and again.change_key == source.change_key
 
 
-def test_every_unit_has_one_fate(tmp_path):
-    write(
-        tmp_path,
-        a__py="one\n",
-        b__py="two\n",
-        c__txt="one\n",
-        d__txt=b"\xff",
-        e__py="",
-        f__md="not read",
-        g__py="six\n",
-    )
-    scan = scan_corpus(find_corpus(tmp_path), 0.3)
-    assert scan.source.files == ("a.py", "b.py", "c.txt", "d.txt", "e.py", "g.py")
-    assert scan.count(DUPLICATE) == scan.count(UNDECODABLE) == scan.count(EMPTY) == 1
-    assert scan.count(TRAIN) == 2 and scan.count(VALIDATION) == 1
-    everything = text_of(scan, validation=False) + text_of(scan, validation=True)
-    assert sorted(everything.split()) == ["one", "six", "two"]
-    assert scan.train_bytes == len(text_of(scan, validation=False))
-    assert scan.validation_bytes == len(text_of(scan, validation=True))
-
-
 def test_the_split_depends_on_content_and_not_on_names(tmp_path):
     contents = [f"text number {number}\n" for number in range(20)]
     for folder, names in (("x", range(20)), ("y", reversed(range(20)))):
@@ -79,15 +57,6 @@ def test_the_held_out_share_is_about_what_was_asked(corpus):
     scan = scan_corpus(find_corpus(corpus), 0.25)
     share = scan.validation_bytes / (scan.train_bytes + scan.validation_bytes)
     assert 0.25 <= share < 0.25 + 1 / 12 + 0.02
-
-
-def test_a_single_text_file_keeps_its_end_for_validation(tmp_path):
-    text = "".join(f"line {number}\n" for number in range(40_000))
-    (tmp_path / "book.txt").write_text(text)
-    scan = scan_corpus(find_corpus(tmp_path / "book.txt"), 0.2)
-    train, validation = text_of(scan, validation=False), text_of(scan, validation=True)
-    assert train + validation == text
-    assert validation.startswith("line ")
 
 
 def test_near_copies_are_held_out_last(tmp_path):
@@ -144,14 +113,6 @@ def test_reading_may_start_at_any_unit(corpus):
     scan = scan_corpus(find_corpus(corpus), 0.2)
     everything = [piece.unit for piece in scan.pieces()]
     assert [piece.unit for piece in scan.pieces(first_unit=5)] == [u for u in everything if u >= 5]
-
-
-def test_a_touched_file_is_a_changed_corpus(tmp_path):
-    write(tmp_path, a__py="one", b__py="two")
-    before = find_corpus(tmp_path)
-    (tmp_path / "a.py").write_text("six")
-    after = find_corpus(tmp_path)
-    assert after.change_key != before.change_key
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,5 @@
 """A disk that is full is said in one way, whoever noticed it."""
 
-import pytest
-
-from aero.internals.errors import disk_errors
-
 from ..full_disk import run_with_limit
 
 # Writes a file in three ways, and says how each failed.
@@ -32,8 +28,3 @@ def test_a_full_disk_is_named_with_its_folder_and_a_way_out(tmp_path):
     message = f"convert: no space left in {tmp_path} while writing it; make room there and go on"
     limited = run_with_limit(WRITING, tmp_path)
     assert limited.stdout.splitlines() == 3 * [message], limited.stderr
-
-
-def test_what_has_nothing_to_do_with_disks_stays_what_it_is():
-    with pytest.raises(RuntimeError, match="shapes"), disk_errors("it", "/", "go on"):
-        raise RuntimeError("shapes")

@@ -117,6 +117,18 @@ def test_a_bar_is_told_all_it_needs(monkeypatch):
         ("a bb ccc dddd " + "e" * 47, "a bb ccc dddd " + "e" * 46),  # 61: its beginning
         ("a bb ccc dddd 5 6 7 8 9 10 11 12 13", None),  # four words
         ("a bb ccc dddd e 6 7 8 9 10 11 12 13", "a bb ccc dddd e 6 7 8 9 10 11 12 13"),
+        (
+            "print(1234567890, 1234567890, 12345)\n    # the quick brown fox jumps over the dog\n",
+            "# the quick brown fox jumps over the dog",
+        ),
+        # A line that a person would write comes before code and headers.
+        (
+            "# Copyright 2001 by someone, all rights kept here\n"
+            "for line in file if line is not None\n"
+            "    # Wait until the child is gone, then go on.\n"
+            "    return the first of all the lines here\n",
+            "Wait until the child is gone, then go on.",
+        ),
     ],
 )
 def test_a_sentence_is_a_line_of_five_words_in_30_to_60_characters(text, sentence):

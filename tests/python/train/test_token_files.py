@@ -61,19 +61,6 @@ def test_a_second_call_reuses_the_files(data, tmp_path, monkeypatch):
     assert second.folder == first.folder and contents(tmp_path) == before
 
 
-def test_another_vocabulary_is_another_folder(data, tmp_path):
-    assert prepare(data, tmp_path).folder != prepare(replace(data, vocabulary=300), tmp_path).folder
-
-
-def test_the_manifest_says_where_the_tokens_come_from(data, tmp_path, corpus):
-    (corpus.parent / "copy").mkdir(exist_ok=True)
-    manifest = prepare(data, tmp_path).manifest
-    assert manifest.name == "source" and len(manifest.sha256) == 64
-    assert len(manifest.files_sha256) == 64
-    assert manifest.documents.undecodable_dropped == 0
-    assert manifest.files.train.dtype == "uint16"
-
-
 def test_large_vocabularies_take_four_bytes(tmp_path):
     assert token_dtype(65_536).itemsize == 2 and token_dtype(65_537).itemsize == 4
     writer = TokenWriter(tmp_path, vocabulary=70_000, corpus_sha256="x")
@@ -105,16 +92,6 @@ def test_a_killed_tokenization_continues_to_the_same_files(data, tmp_path, monke
     assert not list(prepared.folder.glob("*.partial")) and not list(
         prepared.folder.glob("progress*")
     )
-
-
-def test_notes_of_another_corpus_are_not_continued(tmp_path):
-    writer = TokenWriter(tmp_path, vocabulary=300, corpus_sha256="x")
-    writer.append("train", [1], text_bytes=1)
-    writer.unit_finished(0)
-    writer.note_progress()
-    writer.close()
-    assert TokenWriter(tmp_path, vocabulary=300, corpus_sha256="x").next_unit == 1
-    assert TokenWriter(tmp_path, vocabulary=300, corpus_sha256="y").next_unit == 0
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing", "manifest"])
