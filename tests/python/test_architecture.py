@@ -6,8 +6,6 @@ import copy
 import importlib.resources
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -286,11 +284,3 @@ def test_counts_have_named_parts() -> None:
 def test_thresholds_are_the_only_parameters_of_training_alone(spec: ArchitectureSpec) -> None:
     thresholds = spec.num_layers * spec.num_heads if spec.entropy_regularized else 0
     assert spec.parameter_count(training=True) == spec.parameter_count() + thresholds
-
-
-# --- the module ------------------------------------------------------------
-
-
-def test_importing_it_imports_no_torch() -> None:
-    program = "import sys, aero.architecture; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

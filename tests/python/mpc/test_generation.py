@@ -59,21 +59,6 @@ def test_a_token_for_the_client_is_chosen_where_a_stack_counts_no_argmax() -> No
     assert without.by_kind["reveal"] == with_argmax.by_kind["reveal"]
 
 
-def test_a_report_tells_what_was_asked() -> None:
-    report = mpc.simulate_generation(
-        "SM", new_tokens=2, batch=3, sampling="client", model="tiny", context_length=9,
-        stack="spu-2024", exp_squarings=6,
-    )  # fmt: skip
-    told = report.to_dict()
-    assert told["stack_fields"] == {**mpc.stack_fields("spu-2024"), "exp_squarings": 6}
-    asked = {"label": "SM", "stack": "spu-2024", "batch": 3, "new_tokens": 2, "sampling": "client"}
-    assert {name: told[name] for name in asked} == asked
-    assert told["spec"]["context_length"] == 9
-    assert [cost["comm_bytes"] for cost in told["per_token"]] == [
-        cost.comm_bytes for cost in report.per_token
-    ]
-
-
 def test_the_cache_grows_by_one_key_per_token() -> None:
     report = mpc.simulate_generation("SM", new_tokens=4, model="tiny", context_length=9)
     shapes = [
@@ -111,13 +96,6 @@ def test_more_tokens_and_larger_batches_are_never_cheaper() -> None:
     assert totals == sorted(totals)
     # Prompts side by side share ciphertexts and rounds.
     assert totals[-1] < 8 * totals[0]
-
-
-def test_seconds_per_token_are_those_of_the_reports() -> None:
-    report = mpc.simulate_generation("SM", new_tokens=2, model="tiny")
-    assert report.seconds_per_token("lan-1gbps") == tuple(
-        report.token_report(token).latency("lan-1gbps").seconds for token in (0, 1)
-    )
 
 
 def test_a_token_halves_where_heads_share_ciphertexts_and_again_where_they_are_filled() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -226,11 +224,6 @@ def test_html_has_every_part_and_escapes_labels() -> None:
     report = mpc.simulate("SM+ScFuFFN")
     page = to_fragment(report)
     assert all(page.count(f"<td>{kind}</td>") == 1 for kind in report.by_kind)
-
-
-def test_pricing_needs_no_torch() -> None:
-    code = "import sys; from aero import mpc; mpc.simulate('SM'); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_part_that_one_network_lacks_counts_as_nothing() -> None:

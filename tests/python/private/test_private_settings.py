@@ -1,7 +1,5 @@
 """`aero.private.settings`: ranges, and that the simulator knows every field."""
 
-import dataclasses
-
 import pytest
 from tests.python.refusals import assert_refused
 
@@ -31,11 +29,6 @@ def test_every_setting_changes_what_the_simulator_prices():
         {"threads": 8},
     ):  # fmt: skip
         assert price(PrivateSettings(**changes)) != standard, changes
-
-
-def test_settings_survive_the_way_through_json():
-    settings = PrivateSettings(exp_squarings=5, private_weights=True, timeout_seconds=1.5)
-    assert PrivateSettings.from_dict(settings.to_dict()) == settings
 
 
 BITS, FIELDS = ("fraction_bits", "an integer from 8 to 26"), "spu_fields"
@@ -77,11 +70,6 @@ def test_fields_of_spu_stand_beside_the_others_by_name():
     assert PrivateSettings.from_dict(settings.to_dict()) == settings
     plain = PrivateSettings(threads=2)
     assert settings.stack_fields() == plain.stack_fields()
-
-
-def test_settings_cannot_be_changed_under_a_running_party():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        PrivateSettings().threads = 2
 
 
 def test_a_protocol_has_its_stack_and_its_parties() -> None:

@@ -88,8 +88,6 @@ def test_a_manifest_and_a_summary_tell_all_of_a_corpus(section, tmp_path):
     # Each document ends with one mark.
     mark = data.tokenizer.eos_token_id
     assert (data.train == mark).sum() == scan.count(0) and data.train[-1] == mark
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        data.folder = tmp_path
 
 
 def test_the_folder_of_a_corpus_depends_on_all_that_shapes_its_tokens(section, tmp_path):

@@ -340,8 +340,3 @@ def test_another_configuration_is_named_at_both_parties(pairs: Any) -> None:
     )
     stages = [event for events in pair.events.values() for event in events if "stage" in event]
     assert not stages, "a protocol message was sent before the handshake"
-
-
-def test_a_prompt_longer_than_the_context_is_refused_before_anybody_connects(pairs: Any) -> None:
-    pair = pairs(tokens=tuple(range(33)))
-    assert "prompt_length must be an integer from 1 to 32, got 33" in pair.ending("client")
