@@ -35,6 +35,11 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_and_its_options_exist(line: str) -> None:
+    assert_command_exists(line)
+
+
+def assert_command_exists(line: str) -> None:
+    """Checks that a line of a shell is a command of ours with options that it has."""
     words = shlex.split(line, comments=True)[1:]
     command: Any = typer.main.get_command(app)
     context = typer.Context(command)

@@ -125,34 +125,16 @@ def with_trained_weights(model, seed=0):
 
 def gpt2(**fields):
     sizes = {"n_layer": 3, "n_embd": 24, "n_head": 3, "n_positions": CONTEXT}
-    config = GPT2Config(
-        **{
-            **sizes,
-            "vocab_size": VOCABULARY,
-            "attn_pdrop": 0.0,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            **fields,
-        }
-    )
-    return with_trained_weights(GPT2LMHeadModel(config))
+    sizes |= {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
+    dropout = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
+    return with_trained_weights(GPT2LMHeadModel(GPT2Config(**{**sizes, **dropout, **fields})))
 
 
 def pythia(**fields):
-    config = GPTNeoXConfig(
-        **{
-            "num_hidden_layers": 3,
-            "hidden_size": 48,
-            "num_attention_heads": 3,
-            "intermediate_size": 100,
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": CONTEXT,
-            **fields,
-        }
-    )
-    return with_trained_weights(GPTNeoXForCausalLM(config))
+    sizes = {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 100, "vocab_size": VOCABULARY}
+    sizes |= {"max_position_embeddings": CONTEXT}
+    return with_trained_weights(GPTNeoXForCausalLM(GPTNeoXConfig(**{**sizes, **fields})))
 
 
 def nano_gpt(**fields):
@@ -160,6 +142,12 @@ def nano_gpt(**fields):
 
 
 SOURCES = {"gpt2": gpt2, "pythia": pythia, "nanogpt": nano_gpt}
+HUGGING_FACE = {
+    "gpt2": gpt2,
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+    "pythia": pythia,
+    "pythia, sequential": lambda: pythia(use_parallel_residual=False),
+}
 
 
 def aero_network(label, family="gpt2", *, seed=0, **overrides):

@@ -4,12 +4,7 @@ import torch
 from aero.conversion import convert, fold_norm
 from aero.models import AeroConfig, AeroForCausalLM
 
-PYTHIA = {
-    "family": "pythia",
-    "rotary_fraction": 0.25,
-    "parallel_residual": True,
-    "tied_embeddings": False,
-}
+from .networks import PYTHIA
 
 
 def _trained(label, **overrides):

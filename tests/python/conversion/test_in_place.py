@@ -13,6 +13,7 @@ from aero.nn import DropInBlock, Temperature
 
 from .networks import (
     CONTEXT,
+    HUGGING_FACE,
     VOCABULARY,
     aero_network,
     gpt2,
@@ -23,12 +24,6 @@ from .networks import (
     tokens,
 )
 
-HUGGING_FACE = {
-    "gpt2": gpt2,
-    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
-    "pythia": pythia,
-    "pythia, sequential": lambda: pythia(use_parallel_residual=False),
-}
 SOURCES = {**HUGGING_FACE, "nanogpt": nano_gpt, "nanogpt, no biases": lambda: nano_gpt(bias=False)}
 LABELS = ["SM+LN+R", "SM+FN+ScFuFFN", "EReg(SM(t)+ScFuFFN_i1)", "SM+LR(layer)_i3"]
 

@@ -17,14 +17,8 @@ import aero
 from aero.conversion import convert
 from aero.models import AeroForCausalLM, without_entropy_penalty
 
-from .networks import gpt2, logits_of, nano_gpt, pythia, relative_difference, tokens
+from .networks import HUGGING_FACE, gpt2, logits_of, nano_gpt, relative_difference, tokens
 
-HUGGING_FACE = {
-    "gpt2": gpt2,
-    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
-    "pythia": pythia,
-    "pythia, sequential": lambda: pythia(use_parallel_residual=False),
-}
 SOURCES = {**HUGGING_FACE, "nanogpt": nano_gpt}
 LABELS = [
     "SM+LN+G", "SM+LN+R", "SM+LN", "SM(t)+LN+G", "SM+LN+G_i1", "SM+LN+ScFFN", "SM+FN+ScFuFFN",

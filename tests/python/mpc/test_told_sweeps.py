@@ -20,12 +20,7 @@ from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.report import to_csv, to_text
 from aero.tables import in_units
 
-TINY: dict[str, Any] = {"model": "tiny", "context_length": 8}
-
-
-def json_of(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
+from .test_told_costs import TINY, json_of
 
 # --- sweeps ---------------------------------------------------------------------------------------
 
@@ -142,7 +137,9 @@ def test_runs_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
 
 def test_a_generation_is_told_in_full() -> None:
     stack = "aero-optimized-generation"
-    report = mpc.simulate_generation("SM+R", new_tokens=3, batch=2, stack=stack, **TINY)
+    report = mpc.simulate_generation(
+        "SM+R", new_tokens=3, batch=2, stack=stack, exp_squarings=6, **TINY
+    )
     assert report.stack == stack and report.sampling == "argmax"
     assert len(report) == 3
     assert json_of(report.to_dict()) == json_of(
@@ -151,7 +148,7 @@ def test_a_generation_is_told_in_full() -> None:
             "spec": report.spec.to_dict(),
             "sizes": report.token_report(0).to_dict()["sizes"],
             "stack": stack,
-            "stack_fields": mpc.stack_fields(stack),
+            "stack_fields": {**mpc.stack_fields(stack), "exp_squarings": 6},
             "batch": 2,
             "new_tokens": 3,
             "sampling": "argmax",

@@ -5,21 +5,15 @@ import types
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from aero.train import entropy_callback
 from aero.train.entropy_callback import EntropyCallback, LossLogCallback
 
+from .test_records import board_of
+
 HEADS = np.array([[0.0, 4.0]])
-
-
-def board_of(folder):
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    names = events.Tags()["scalars"]
-    return {name: {e.step: round(e.value, 5) for e in events.Scalars(name)} for name in names}
 
 
 class Parts(nn.Module):
