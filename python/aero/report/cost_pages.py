@@ -37,12 +37,7 @@ _TITLES = {"comm_gb": "GB of both parties", "rounds": "rounds", "perplexity": "p
 _MOST_TOKENS = 200
 
 
-@singledispatch
-def to_html(
-    found: Any,
-    network: Network = None,
-    compute: Compute = "paper-testbed",
-) -> str:
+def to_html(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
     """Returns a result of `aero.mpc` as a page of its own that loads nothing.
 
     A `CostReport` or two in a `CostComparison`: bars, layers, tables. A `GenerationReport`: bars of
@@ -64,56 +59,33 @@ def to_html(
         >>> report.to_html(mpc.simulate_generation("SM", model="tiny", new_tokens=3)).count("<tr")
         4
     """
-    raise TypeError(f"to_html: found must be a result of aero.mpc, got {type(found).__name__}")
+    details = [_fields(found)] if isinstance(found, CostReport) else []
+    return page.page(_heading(found), _body(found, network, compute), *details)
 
 
 def to_fragment(found: Any) -> str:
     """The same for a notebook, as a piece of a page."""
-    if isinstance(found, SweepResult):
-        return page.fragment(_sweep(found)) if found.rows else "<p>no combination</p>"
-    if isinstance(found, GenerationReport):
-        return page.fragment(_generation(found, None, "paper-testbed"))
-    if isinstance(found, CostComparison):
-        return page.fragment(_comparison(found, None, "paper-testbed"))
-    return page.fragment(_report(found, None))
+    if isinstance(found, SweepResult) and not found.rows:
+        return "<p>no combination</p>"
+    return page.fragment(_body(found, None, "paper-testbed"))
 
 
-@to_html.register
-def _report_page(
-    found: CostReport, network: Network = None, compute: Compute = "paper-testbed"
-) -> str:
-    timed = timed_on(found, network, compute)
-    return page.page(
-        f"{found.label} on {found.stack_text}",
-        _report(found, timed),
-        _fields(found),
-    )
+def _heading(found: Any) -> str:
+    match found:
+        case CostReport():
+            return f"{found.label} on {found.stack_text}"
+        case CostComparison():
+            return " and ".join(dict.fromkeys((found.first.label, found.second.label)))
+        case GenerationReport():
+            return f"Generation with {found.label}"
+        case _:
+            return "Sweep"
 
 
-@to_html.register
-def _comparison_page(
-    found: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
-) -> str:
-    labels = found.first.label, found.second.label
-    return page.page(
-        " and ".join(dict.fromkeys(labels)),
-        _comparison(found, network, compute),
-    )
-
-
-@to_html.register
-def _generation_page(
-    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
-) -> str:
-    return page.page(
-        f"Generation with {found.label}",
-        _generation(found, network, compute),
-    )
-
-
-@to_html.register
-def _sweep_page(found: SweepResult, network: None = None, compute: Any = None) -> str:
-    return page.page("Sweep", _sweep(found))
+@singledispatch
+def _body(found: Any, network: Network, compute: Compute) -> str:
+    """What a page has of a result below its heading."""
+    raise TypeError(f"to_html: found must be a result of aero.mpc, got {type(found).__name__}")
 
 
 def _words(
@@ -144,6 +116,7 @@ def seconds(timed: Latency) -> dict[str, float]:
     return {kind: duration.seconds for kind, duration in timed.by_kind.items()}
 
 
+@_body.register
 def _comparison(compared: CostComparison, network: Network, compute: Compute) -> str:
     """Bars on one scale, the legend of the colours, the table."""
     times = compared.times(network, compute)
@@ -179,7 +152,9 @@ def _apart(names: tuple[str, str]) -> tuple[str, str]:
     return f"first, {names[0]}", f"second, {names[1]}"
 
 
-def _report(report: CostReport, timed: Latency | None) -> str:
+@_body.register
+def _report(report: CostReport, network: Network, compute: Compute) -> str:
+    timed = timed_on(report, network, compute)
     bars = {"bytes of both parties": gigabytes(report)}
     parts = [
         page.paragraphs(title_lines(report)),
@@ -220,7 +195,8 @@ def _fields(report: CostReport) -> str:
     return f"<details><summary>Stack</summary>{quoted}{page.table(rows)}</details>"
 
 
-def _sweep(found: SweepResult) -> str:
+@_body.register
+def _sweep(found: SweepResult, network: Network, compute: Compute) -> str:
     if not found.rows:
         raise ValueError("sweep: the page needs at least one combination, got none")
     networks = list(found.rows[0].seconds)
@@ -246,6 +222,7 @@ def _title(objective: str) -> str:
     return _TITLES.get(objective, f"seconds on {objective}")
 
 
+@_body.register
 def _generation(found: GenerationReport, network: Network, compute: Compute) -> str:
     prompts = {kind: cost.comm_bytes / 1e9 for kind, cost in found.prefill.by_kind.items()}
     later = {
