@@ -83,11 +83,9 @@ def run(*arguments):
 
 
 def piece(index, name, client_bytes=1000, server_bytes=3000):
-    return {
-        "event": "piece", "index": index, "name": name, "seconds": 0.5, "cpu_seconds": 0.25,
-        "client_bytes": client_bytes, "server_bytes": server_bytes,
-        "client_messages": 1, "server_messages": 2,
-    }  # fmt: skip
+    traffic = {"client_bytes": client_bytes, "server_bytes": server_bytes}
+    call = {"name": name, "seconds": 0.5, "cpu_seconds": 0.25, "traffic": traffic}
+    return {"event": "piece", "index": index, "call": call}
 
 
 def passed(index, logits, token):

@@ -7,7 +7,7 @@ program: each gives the arrays that it owns and only the shape of the other's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -89,30 +89,8 @@ class Traffic:
         return self.client_bytes + self.server_bytes + self.helper_bytes
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.client_bytes + other.client_bytes,
-            self.server_bytes + other.server_bytes,
-            self.client_messages + other.client_messages,
-            self.server_messages + other.server_messages,
-            self.helper_bytes + other.helper_bytes,
-        )
-
-
-@dataclass(frozen=True)
-class OperationTraffic:
-    """One kind of operation of SPU's compiler within a call.
-
-    Attributes:
-        name: such as "dot", "reduce", "exponential".
-        count: how often it ran.
-        seconds: in all.
-        traffic: in all.
-    """
-
-    name: str
-    count: int
-    seconds: float
-    traffic: Traffic
+        both = zip(astuple(self), astuple(other), strict=True)
+        return Traffic(*(one + another for one, another in both))
 
 
 @dataclass(frozen=True)
@@ -126,13 +104,11 @@ class Call:
             both parties are one process.
         traffic: over the link. Shares of inputs and outputs count with 8 bytes per element, as
             their owner or the other party sends them.
-        operations: of a function, by operation of the compiler, the slowest first.
     """
 
     name: str
     seconds: float
     traffic: Traffic
-    operations: tuple[OperationTraffic, ...] = ()
     cpu_seconds: float = 0.0
 
 

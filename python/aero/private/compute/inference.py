@@ -18,7 +18,7 @@ import spu.experimental
 from numpy.typing import NDArray
 
 from aero.network.description import Network
-from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Value
+from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Traffic, Value
 from aero.private.compute.pieces import Rows, last_row, network_pieces
 
 # SPU gives every thread so many elements of an operation before it takes another one (state.cc).
@@ -58,6 +58,27 @@ def set_up(parties: Parties) -> None:
         return jnp.where((x @ x > 0) & (x == 1), x * x, x), 0.5 * y
 
     parties.discard(matrix, vector, *parties.run("set-up", touch, matrix, vector))
+
+
+def prepared(
+    parties: Parties,
+    network: Network,
+    after_call: Callable[[Call], None],
+    *,
+    knows_weights: bool = True,
+) -> PrivateNetwork:
+    """A network before its first pass: the session's set-up, then the weights, each told as a call.
+
+    Arguments are those of `set_up` and `PrivateNetwork`.
+    """
+    set_up(parties)
+    after_call(parties.calls[-1])
+    before = len(parties.calls)
+    network_of_parties = PrivateNetwork(parties, network, knows_weights=knows_weights)
+    weights = parties.calls[before:]
+    sent = sum((call.traffic for call in weights), Traffic())
+    after_call(Call("weights", sum(call.seconds for call in weights), sent))
+    return network_of_parties
 
 
 def _keep_opened(weights: dict[str, Any]) -> dict[str, Any]:

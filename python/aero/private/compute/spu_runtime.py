@@ -16,7 +16,7 @@ import spu
 import spu.utils.frontend as frontend
 from spu import libspu
 
-from aero.private.compute.calls import Call, OperationTraffic, Party, Traffic, Value
+from aero.private.compute.calls import Call, Party, Traffic, Value
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
@@ -152,10 +152,6 @@ _LINK = re.compile(
     r"Link details: total send bytes (\d+), recv bytes (\d+), send actions (\d+), "
     r"recv actions (\d+)"
 )
-_OPERATION = re.compile(
-    r"- pphlo\.(\w+), executed (\d+) times, duration ([-+.e\d]+)s, send bytes (\d+) "
-    r"recv bytes (\d+), send actions (\d+), recv actions (\d+)"
-)
 
 
 class ProfileLog:
@@ -199,11 +195,7 @@ class ProfileLog:
             )
         if self._parties > 1:
             return Call(name, seconds, _of_all(links))
-        operations = tuple(
-            OperationTraffic(kind, int(count), float(spent), _traffic(counts, party))
-            for kind, count, spent, *counts in _OPERATION.findall(text)
-        )
-        return Call(name, seconds, _traffic(links[0], party), operations)
+        return Call(name, seconds, _traffic(links[0], party))
 
     def close(self) -> None:
         """Removes the log."""

@@ -6,7 +6,6 @@ Takes one job on standard input, and after each pass the tokens that the next on
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 
@@ -14,9 +13,9 @@ import numpy as np
 
 from aero.network.files import read_network
 from aero.private.compute import inference
-from aero.private.compute.calls import Call, Traffic
+from aero.private.compute.calls import Call
 from aero.private.compute.in_process import InProcessParties
-from aero.private.compute.inference import PrivateNetwork, set_up
+from aero.private.compute.inference import prepared
 from aero.private.parties.events import Done, Failed, Pass, Piece
 from aero.private.parties.orders import BothPartiesJob, ReadTokens
 from aero.private.parties.worker_pipe import WorkerPipe
@@ -43,14 +42,7 @@ def generate(job: BothPartiesJob, pipe: WorkerPipe) -> None:
     network = read_network(job.folder)
     parties = InProcessParties(job.settings)
     try:
-        set_up(parties)
-        _say_piece(pipe, 0, parties.calls[-1])
-        before = len(parties.calls)
-        computed = PrivateNetwork(parties, network)
-        weights = parties.calls[before:]
-        sent = sum((call.traffic for call in weights), Traffic())
-        seconds = sum(call.seconds for call in weights)
-        _say_piece(pipe, 0, Call("weights", seconds, sent))
+        computed = prepared(parties, network, functools.partial(_say_piece, pipe, 0))
         read = job.tokens
         for index in itertools.count():
             # Of several sequences each entry has a token of each.
@@ -65,13 +57,7 @@ def generate(job: BothPartiesJob, pipe: WorkerPipe) -> None:
 
 
 def _say_piece(pipe: WorkerPipe, index: int, call: Call) -> None:
-    pipe.say(reported_call(call, index))
-
-
-def reported_call(call: Call, index: int) -> Piece:
-    """A call within a pass, as an event."""
-    counts = dataclasses.asdict(call.traffic)
-    return Piece(index, call.name, call.seconds, cpu_seconds=call.cpu_seconds, **counts)
+    pipe.say(Piece(index, call))
 
 
 def reported_pass(found: inference.Pass, index: int) -> Pass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from aero.internals.errors import extra
+from aero.private.compute.calls import Call
 
 with extra("private"):
     import msgspec
@@ -31,25 +32,11 @@ class Piece(_Event):
 
     Attributes:
         index: of the pass, from 0.
-        name: of the part; "set-up" and "weights" come before the first pass.
-        seconds: that it took.
-        client_bytes: sent by the client.
-        server_bytes: sent by the server.
-        client_messages: sent by the client.
-        server_messages: sent by the server.
-        cpu_seconds: of this process; 0 where it has both parties.
-        helper_bytes: sent by the third party, where there is one.
+        call: of the part; "set-up" and "weights" come before the first pass.
     """
 
     index: int
-    name: str
-    seconds: float
-    client_bytes: int
-    server_bytes: int
-    client_messages: int
-    server_messages: int
-    cpu_seconds: float = 0.0
-    helper_bytes: int = 0
+    call: Call
 
 
 class Pass(_Event):

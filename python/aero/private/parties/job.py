@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.network.description import Description, operations_of, unknown_operation
-from aero.private.compute.calls import Call, Party, Traffic
+from aero.private.compute.calls import Call, Party
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
 from aero.private.parties.orders import BothPartiesJob, ReadTokens, Token, plain
@@ -170,7 +170,7 @@ def collect(
 ) -> None:
     """Adds an event of a worker; events other than `Piece` and `Pass` add nothing."""
     if isinstance(event, Piece):
-        index, call = event.index, _call(event)
+        index, call = event.index, event.call
         if call.name in {"set-up", "weights"}:
             found.preparation.append(call)
         else:
@@ -213,14 +213,3 @@ def _received(worker: Worker, log: Path) -> list[Event]:
         lines = log.read_text(errors="replace").strip().splitlines()
         last = f": {lines[-1][:300]}" if lines else ""
         raise PartyError(f"private: {error}{last}") from error
-
-
-def _call(event: Piece) -> Call:
-    traffic = Traffic(
-        event.client_bytes,
-        event.server_bytes,
-        event.client_messages,
-        event.server_messages,
-        event.helper_bytes,
-    )
-    return Call(event.name, event.seconds, traffic, cpu_seconds=event.cpu_seconds)

@@ -269,9 +269,10 @@ class _Run:
     def _note(self, event: Event) -> None:
         if isinstance(event, Stage):
             self.where = f"in stage {event.stage}"
-        elif isinstance(event, Piece) and event.name == "weights":
+        elif isinstance(event, Piece) and event.call.name == "weights":
             at_client = all(peer.channel.peer != "client" for peer in self._peers)
-            self._weights_bytes += event.client_bytes if at_client else event.server_bytes
+            sent = event.call.traffic
+            self._weights_bytes += sent.client_bytes if at_client else sent.server_bytes
 
     def _start_reading(self, reads: Reads, token: int | tuple[int, ...]) -> None:
         """Asks in a thread what the client reads next: it may wait for a person."""

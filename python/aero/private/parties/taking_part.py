@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.network.files import read_description
-from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
-from aero.private.parties.events import Computed, Stage, Terms
+from aero.private.compute.calls import AbstractArray, Call, Party
+from aero.private.parties.events import Computed, Piece, Stage, Terms
 from aero.private.parties.orders import Go, OnePartyJob, ReadRows, ReadTokens, Token
 from aero.private.parties.terms import party_terms
 from aero.private.parties.worker_pipe import WorkerPipe
@@ -34,12 +34,12 @@ def take_part(job: OnePartyJob, pipe: WorkerPipe) -> None:
     # The events above come at once; these imports take seconds.
     from aero.network.files import read_network
     from aero.network.folding import with_blank_weights
-    from aero.private.compute.inference import PrivateNetwork, set_up
+    from aero.private.compute.inference import prepared
     from aero.private.compute.tcp_parties import TcpParties
-    from aero.private.parties.both_parties_worker import reported_call, reported_pass
+    from aero.private.parties.both_parties_worker import reported_pass
 
     def say_piece(index: int, call: Call) -> None:
-        pipe.say(reported_call(call, index))
+        pipe.say(Piece(index, call))
 
     knows_weights = party is Party.SERVER
     network = read_network(folder) if knows_weights else with_blank_weights(description)
@@ -51,13 +51,8 @@ def take_part(job: OnePartyJob, pipe: WorkerPipe) -> None:
         settings,
         on_stage=lambda name: pipe.say(Stage(name)),
     )
-    set_up(parties)
-    say_piece(0, parties.calls[-1])
-    before = len(parties.calls)
-    computed = PrivateNetwork(parties, network, knows_weights=knows_weights)
-    weights = parties.calls[before:]
-    sent = sum((call.traffic for call in weights), Traffic())
-    say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
+    first = functools.partial(say_piece, 0)
+    computed = prepared(parties, network, first, knows_weights=knows_weights)
     for index, new in enumerate(_reads(job, go, pipe)):
         used = time.process_time()
         found = computed.read_on(new, functools.partial(say_piece, index))

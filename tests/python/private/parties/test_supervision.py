@@ -52,9 +52,8 @@ for number in range(job.get("stages", 3)):
         say("failed", reason="ValueError")
     time.sleep(job.get("seconds", 0))
 if "weights" in job:
-    counts = {"client_messages": 0, "server_messages": 0, **job["weights"]}
     say("stage", stage="weights")
-    say("piece", index=0, name="weights", seconds=0.5, **counts)
+    say("piece", index=0, call={"name": "weights", "seconds": 0.5, "traffic": job["weights"]})
 say("done")
 sys.stdin.read()
 """

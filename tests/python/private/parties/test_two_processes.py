@@ -215,7 +215,7 @@ def test_the_traffic_of_two_prompts_of_a_length_is_the_same(pairs: Any) -> None:
     for prompt in ((0, 0, 0, 0, 0), PROMPT):
         pair = pairs(tokens=prompt, through=Capture)
         assert pair.ending("client") == "done"
-        pieces = [event for event in pair.events["client"] if event["event"] == "piece"]
+        pieces = [event["call"] for event in pair.events["client"] if event["event"] == "piece"]
         assert pair.ending("server") == "done"
         assert not [each for party in pair.events.values() for each in party if "reason" in each]
         captured.append((pair.middle.bytes, pieces))
@@ -225,11 +225,12 @@ def test_the_traffic_of_two_prompts_of_a_length_is_the_same(pairs: Any) -> None:
     assert len(one_pieces) > 4
     for one, other in zip(one_pieces, other_pieces, strict=True):
         for party in ("client", "server"):
-            assert one[f"{party}_messages"] == other[f"{party}_messages"], one["name"]
+            messages, size = f"{party}_messages", f"{party}_bytes"
+            assert one["traffic"][messages] == other["traffic"][messages], one["name"]
             # Ciphertexts are compressed: their sizes are random, also for equal prompts. That they
             # are independent of the prompt, benchmarks/private/measure_traffic.py tests.
             spread = 0 if one["name"] == "argmax" else 1e-3
-            assert one[f"{party}_bytes"] == pytest.approx(other[f"{party}_bytes"], rel=spread)
+            assert one["traffic"][size] == pytest.approx(other["traffic"][size], rel=spread)
     assert [each["name"] for each in one_pieces].count("argmax") == 1
 
 
