@@ -128,12 +128,8 @@ def main() -> None:
         opened.extractall(FOLDER / "wheel")
     os.environ["PYTHONPATH"] = f"{FOLDER / 'wheel'}{os.pathsep}{PACKAGES}"
     result = {
-        "platform": "Linux aarch64",
-        "python": "{}.{}".format(*release(sys.executable)),
-        "torch": version,
+        **try_wheels.row_of(wheel, "Linux aarch64", version, release(sys.executable)),
         **try_wheels.counted(system(), UNDER_QEMU, "--hypothesis-profile=ci"),
-        "wheel": wheel.name,
-        "wheel_bytes": wheel.stat().st_size,
         "how": "emulated by QEMU",
     }
     try_wheels.record(result)

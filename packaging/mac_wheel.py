@@ -156,13 +156,9 @@ def main() -> None:
     install(version)
     wheel = built()
     result = {
-        "platform": "Darwin arm64",
-        "python": "{}.{}".format(*release(sys.executable)),
-        "torch": version,
+        **try_wheels.row_of(wheel, "Darwin arm64", version, release(sys.executable)),
         "passed": 0,
         "failed": 0,
-        "wheel": wheel.name,
-        "wheel_bytes": wheel.stat().st_size,
         "how": "built, not run",
     }
     try_wheels.record(result)

@@ -116,13 +116,7 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
     version = release(python)
     wheel = wheel_for(version)
     kernels = "" if build_wheels.DEFINES["AERO_CUDA"] == "OFF" else ", with CUDA kernels"
-    row = {
-        "platform": f"{platform.system()} {platform.machine()}{kernels}",
-        "python": ".".join(map(str, version)),
-        "torch": torch,
-        "wheel": wheel.name,
-        "wheel_bytes": wheel.stat().st_size,
-    }
+    row = row_of(wheel, f"{platform.system()} {platform.machine()}{kernels}", torch, version)
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
     pip = (inside, "-m", "pip", "install", "--disable-pip-version-check")
@@ -151,6 +145,17 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
         "import_seconds": round(imported, 2),
         **counts,
         "how": "native",
+    }
+
+
+def row_of(wheel: Path, system: str, torch: str | None, python: tuple[int, int]) -> dict[str, Any]:
+    """The first entries of a wheel's result."""
+    return {
+        "platform": system,
+        "python": ".".join(map(str, python)),
+        "torch": torch,
+        "wheel": wheel.name,
+        "wheel_bytes": wheel.stat().st_size,
     }
 
 
