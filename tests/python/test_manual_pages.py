@@ -14,6 +14,8 @@ import yaml
 
 from aero.cli import app
 
+from .report.test_accessibility import contrast
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
@@ -87,14 +89,7 @@ def test_links_can_be_read_on_the_dark_page() -> None:
     css = (DOCS / "manual.css").read_text("utf-8")
     rules = [r for r in css.split("}") if 'scheme="slate"' in r and "--md-typeset-a-color" in r]
     (color,) = re.findall(r"--md-typeset-a-color: #(\w{6})", "".join(rules))
-    light, dark = (_luminance(each) for each in (color, "1e2129"))  # the theme's dark page
-    assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2.1
-
-
-def _luminance(color: str) -> float:
-    parts = [int(color[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    assert contrast(f"#{color}", "#1e2129") >= 4.5  # on the theme's dark page
 
 
 #: Words that said less than the plain ones, each with what to write: a page of prose has none.

@@ -258,3 +258,30 @@ def received(connection: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return found
+
+
+class Eavesdropper:
+    """Between a client and the server: passes everything on and keeps it."""
+
+    def __init__(self, server: str) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.heard = bytearray()
+        self.counts = {"client": 0, "server": 0}
+        self._server = server
+        threading.Thread(target=self._carry, daemon=True).start()
+
+    def _carry(self) -> None:
+        client, _ = self.listener.accept()
+        host, port = self._server.rsplit(":", 1)
+        server = socket.create_connection((host, int(port)))
+        for sender, ends in (("client", (client, server)), ("server", (server, client))):
+            threading.Thread(target=self._copy, args=(sender, *ends), daemon=True).start()
+
+    def _copy(self, sender: str, source: socket.socket, destination: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # either side may be gone by then
+            while chunk := source.recv(1 << 16):
+                self.heard += chunk
+                self.counts[sender] += len(chunk)
+                destination.sendall(chunk)
+            destination.shutdown(socket.SHUT_WR)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import shutil
-import socket
 import stat
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,15 @@ from aero.private.links.keys import CERTIFICATE, KEY, Security, fingerprints, ma
 from aero.private.parties.supervision import TimeLimits
 from aero.private.party_errors import PartyError
 
-from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
+from ..pretending import (
+    LIMITS,
+    Eavesdropper,
+    People,
+    Served,
+    client_hello,
+    pretending_python,
+    received,
+)
 
 
 @pytest.fixture
@@ -96,27 +101,26 @@ def test_a_client_that_never_finishes_its_handshake_is_closed(serving: Any, peop
         connection.close()
 
 
-def signed_by(issuer: Path, folder: Path) -> None:
-    """A key whose certificate another one has signed, which calls itself an authority."""
-    issuing = serialization.load_pem_private_key((issuer / KEY).read_bytes(), None)
-    assert isinstance(issuing, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
+def certified(folder: Path, issuer: Path | None = None) -> None:
+    """A key whose certificate another one has signed, or an authority's that signs itself."""
+    key = issuing = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.timezone.utc)
-    name = x509.load_pem_x509_certificate((issuer / CERTIFICATE).read_bytes()).subject
+    name = issuer_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name)])
+    if issuer is not None:
+        issuing = serialization.load_pem_private_key((issuer / KEY).read_bytes(), None)
+        assert isinstance(issuing, ec.EllipticCurvePrivateKey)
+        issuer_name = x509.load_pem_x509_certificate((issuer / CERTIFICATE).read_bytes()).subject
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "guest")]))
-        .issuer_name(name)
+        .subject_name(name)
+        .issuer_name(issuer_name)
         .public_key(key.public_key())
-        .serial_number(7)
+        .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .sign(issuing, hashes.SHA256())
     )
-    write(folder, certificate, key)
-
-
-def write(folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     folder.mkdir()
     (folder / KEY).touch(0o600)
     (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -129,30 +133,11 @@ def write(folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePriv
     )
 
 
-def authority(folder: Path) -> None:
-    """A self-signed certificate that may sign others."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.timezone.utc)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(6)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    write(folder, certificate, key)
-
-
 def test_who_a_known_client_vouches_for_is_not_known(
     serving: Any, people: People, tmp_path: Path
 ) -> None:
-    authority(tmp_path / "carl")
-    signed_by(tmp_path / "carl", tmp_path / "guest")
+    certified(tmp_path / "carl")
+    certified(tmp_path / "guest", issuer=tmp_path / "carl")
     server = serving("ann", "carl")
     with pytest.raises(PartyError, match="closed the connection"):
         server.ask(security=people.security("guest", "server"))
@@ -176,33 +161,6 @@ def test_the_count_of_queries_outlives_the_server(serving: Any, people: People) 
     server = serving("ann", "bob", queries=2)
     with pytest.raises(PartyError, match="at most the 0 that are left to this client of 2, got 1"):
         server.ask(security=people.security("ann", "server"))
-
-
-class Eavesdropper:
-    """Between a client and the server: passes everything on and keeps it."""
-
-    def __init__(self, server: str) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.heard = bytearray()
-        self.counts = {"client": 0, "server": 0}
-        self._server = server
-        threading.Thread(target=self._carry, daemon=True).start()
-
-    def _carry(self) -> None:
-        client, _ = self.listener.accept()
-        host, port = self._server.rsplit(":", 1)
-        server = socket.create_connection((host, int(port)))
-        for sender, ends in (("client", (client, server)), ("server", (server, client))):
-            threading.Thread(target=self._copy, args=(sender, *ends), daemon=True).start()
-
-    def _copy(self, sender: str, source: socket.socket, destination: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # either side may be gone by then
-            while chunk := source.recv(1 << 16):
-                self.heard += chunk
-                self.counts[sender] += len(chunk)
-                destination.sendall(chunk)
-            destination.shutdown(socket.SHUT_WR)
 
 
 @pytest.mark.parametrize("encrypted", [True, False])

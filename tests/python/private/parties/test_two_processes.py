@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
-import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +31,7 @@ from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
 
 from ...export.conftest import trained
+from ..pretending import Eavesdropper
 
 pytestmark = pytest.mark.private
 
@@ -185,40 +183,15 @@ def test_encrypted_over_a_shaped_link_the_tokens_and_bytes_are_those_of_loopback
         assert one.traffic.comm_bytes == pytest.approx(other.traffic.comm_bytes, rel=2e-3)
 
 
-class Capture:
-    """Between the client and the server: counts bytes by direction."""
-
-    def __init__(self, server: str) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.bytes = {"client": 0, "server": 0}
-        self._server = server
-        threading.Thread(target=self._carry, daemon=True).start()
-
-    def _carry(self) -> None:
-        client, _ = self._listener.accept()
-        host, port = self._server.rsplit(":", 1)
-        server = socket.create_connection((host, int(port)))
-        for sender, ends in (("client", (client, server)), ("server", (server, client))):
-            threading.Thread(target=self._copy, args=(sender, *ends), daemon=True).start()
-
-    def _copy(self, sender: str, source: socket.socket, destination: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := source.recv(1 << 16):
-                self.bytes[sender] += len(chunk)
-                destination.sendall(chunk)
-            destination.shutdown(socket.SHUT_WR)
-
-
 def test_the_traffic_of_two_prompts_of_a_length_is_the_same(pairs: Any) -> None:
     captured = []
     for prompt in ((0, 0, 0, 0, 0), PROMPT):
-        pair = pairs(tokens=prompt, through=Capture)
+        pair = pairs(tokens=prompt, through=Eavesdropper)
         assert pair.ending("client") == "done"
         pieces = [event["call"] for event in pair.events["client"] if event["event"] == "piece"]
         assert pair.ending("server") == "done"
         assert not [each for party in pair.events.values() for each in party if "reason" in each]
-        captured.append((pair.middle.bytes, pieces))
+        captured.append((pair.middle.counts, pieces))
     (one_bytes, one_pieces), (other_bytes, other_pieces) = captured
     assert one_bytes == other_bytes
     assert all(count > 10e6 for count in one_bytes.values())
