@@ -80,6 +80,10 @@ MISTAKES = [
     (["convert", ".", "--label", "SM", "--dry-run", "--max-condition", "5"], ["--absorb-ffn"]),
     (["cost", "schedule", "SM", "--what-if", "softmax"], ["--what-if", "PART=TIMES", "'softmax'"]),
     (["cost", "schedule", "SM", "--what-if", "softmax=0"], ["times_faster"]),
+    (["cost", "generate", "SM", "--set", "gelu=tanh,segment"], ["--set gelu", "one value", "2"]),
+    (["cost", "optimizations", "SM", "--size", "x"], ["size", "T or T:V", "'x'"]),
+    (["cost", "sweep"], ["labels or runs"]),
+    (["cost", "sweep", "--label", "SM", "--set", "width"], ["--set", "FIELD=VALUE", "'width'"]),
     ([*SHOW, "--json", "--csv"], ["--json", "--csv"]),
     (["train", "--label", "SM", "--recipe", "languini"], ["--data"]),
     (["show", "a", "b", "c"], ["one network or two", "3"]),
@@ -90,6 +94,7 @@ MISTAKES = [
     (["cost", "sweep", "--label", "SM", "--compute", "none"], ["--compute", "--network"]),
     # Files and folders that are missing, of another kind, or cannot be written.
     ([*TRAIN, "--config", "none.yaml"], ["none.yaml"]),
+    ([*SHOW, "--stack", "none.yaml"], ["none.yaml: cannot be read"]),
     ([*TRAIN, "--data", "/no/such/folder"], ["/no/such/folder", "'stdlib'"]),
     ([*TRAIN, "--resume", "nowhere"], ["--resume", "nowhere"]),
     ([*TRAIN, "--from", LONG], ["File name too long"]),
