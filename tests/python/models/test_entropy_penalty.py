@@ -5,12 +5,13 @@ import copy
 import pytest
 import torch
 from tests.python.refusals import assert_refused
-from transformers import AutoModelForCausalLM, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel, Trainer
 
 import aero
 from aero import ops
 from aero.models import without_entropy_penalty
 
+from ..train.two_processes import one_step
 from .labels import tiny
 from .stock_models import stock_model
 
@@ -120,25 +121,8 @@ def test_evaluation_to_tuples_is_that_of_the_model_without(attentions):
 
 
 def train(model, folder, accumulation=1, steps=1, checkpoint=None, **arguments):
-    # One step of SGD without clipping: the change of a weight is its gradient.
-    settings = {
-        "learning_rate": 1.0,
-        "lr_scheduler_type": "constant",
-        "optim": "sgd",
-        "max_grad_norm": 0.0,
-        "save_strategy": "no",
-        "seed": 0,
-    }
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        max_steps=steps,
-        per_device_train_batch_size=8 // accumulation,
-        gradient_accumulation_steps=accumulation,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        **{**settings, **arguments},
-    )
+    changes = {"max_steps": steps, "seed": 0, **arguments}
+    arguments = one_step(folder, 8 // accumulation, accumulation, **changes)
     data = [{"input_ids": row, "labels": row} for row in rows()]
     trainer = Trainer(model, arguments, train_dataset=data)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

@@ -158,7 +158,9 @@ def test_position_sum_does_not_depend_on_accumulation_with_ragged_labels():
 
 
 def test_trainer_accumulates_to_the_gradient_of_one_batch(tmp_path):
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
+
+    from ..train.two_processes import one_step
 
     tokens = torch.randint(256, (8, 32))
     data = [{"input_ids": row, "labels": row} for row in tokens]
@@ -166,23 +168,7 @@ def test_trainer_accumulates_to_the_gradient_of_one_batch(tmp_path):
     for batch, steps in ((8, 1), (2, 4)):
         torch.manual_seed(0)
         model = tiny(EREG, **STRONG)
-        arguments = TrainingArguments(
-            tmp_path,
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=steps,
-            max_steps=1,
-            # Plain SGD without clipping, so that weights show the gradient itself.
-            optim="sgd",
-            lr_scheduler_type="constant",
-            learning_rate=1.0,
-            max_grad_norm=0.0,
-            use_cpu=True,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        )
-        trainer = Trainer(model, arguments, train_dataset=data)
-        trainer.train()
+        Trainer(model, one_step(tmp_path, batch, steps), train_dataset=data).train()
         weights[steps] = {name: p.detach().clone() for name, p in model.named_parameters()}
     _assert_same_gradients(weights[4], weights[1])
 

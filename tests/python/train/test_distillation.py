@@ -9,6 +9,8 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import AeroTrainer, Distillation
 from aero.train.distillation import distillation_loss
 
+from .two_processes import one_step
+
 EREG = "EReg(SM(t)+ScFuFFN)"
 
 
@@ -97,23 +99,9 @@ def weights_after_a_step(tmp_path, parts):
     for row in range(8):
         labels[row, 16 - row :] = -100
     model = network(EREG, 0)
-    arguments = TrainingArguments(
-        tmp_path,
-        per_device_train_batch_size=8 // parts,
-        gradient_accumulation_steps=parts,
-        max_steps=1,
-        optim="sgd",
-        learning_rate=1.0,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        use_cpu=True,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-    )
     AeroTrainer(
         model=model,
-        args=arguments,
+        args=one_step(tmp_path, 8 // parts, parts),
         train_dataset=[{"input_ids": i, "labels": w} for i, w in zip(ids, labels, strict=True)],
         distillation=Distillation(network("SM+LN+G", 1), temperature=2.0, weight=0.6),
     ).train()

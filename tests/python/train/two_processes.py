@@ -9,6 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,27 +134,30 @@ def sharded_checkpoint(folder: Path) -> None:
     torch.save(whole, folder / f"reloaded-{rank}.pt")
 
 
+def one_step(folder: Path, rows: int, parts: int, **changes: Any) -> TrainingArguments:
+    """One step of plain SGD without clipping, so that weights show the gradient itself.
+
+    Args:
+        folder: of the Trainer.
+        rows: of each micro-batch.
+        parts: micro-batches of the step.
+        **changes: to the arguments.
+    """
+    fixed = {"max_steps": 1, "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.0}
+    fixed |= {"lr_scheduler_type": "constant", "use_cpu": True, "save_strategy": "no"}
+    fixed |= {"report_to": [], "disable_tqdm": True, "gradient_accumulation_steps": parts}
+    return TrainingArguments(str(folder), per_device_train_batch_size=rows, **{**fixed, **changes})
+
+
 def trainer_step(
     folder: Path, kind: type[Trainer], reduction: str, parts: int
 ) -> dict[str, Tensor]:
-    """Weights after one step of plain SGD, which show the gradient itself."""
+    """Weights after one step."""
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     model = network(EREG, reduction)
     ids, labels = batch(ragged=reduction == "position_sum")
-    arguments = TrainingArguments(
-        output_dir=str(folder / "trainer"),
-        per_device_train_batch_size=ROWS // parts // world,
-        gradient_accumulation_steps=parts,
-        max_steps=1,
-        optim="sgd",
-        learning_rate=1.0,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        use_cpu=True,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        ddp_find_unused_parameters=False,
+    arguments = one_step(
+        folder / "trainer", ROWS // parts // world, parts, ddp_find_unused_parameters=False
     )
     data = [{"input_ids": i, "labels": w} for i, w in zip(ids, labels, strict=True)]
     kind(model=model, args=arguments, train_dataset=data).train()
