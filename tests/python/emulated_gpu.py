@@ -43,12 +43,13 @@ def built(driver: str, folder: Path, kernels: Path = ROOT / "kernels", *flags: s
     return program
 
 
-def with_changed_kernels(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of the kernels with `new` wherever `old` stands in a file of kernels/cuda."""
+def with_changed_kernels(folder: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the kernels where each file of kernels/cuda has a new text in place of an old."""
     kernels = folder / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
-    path = kernels / "cuda" / file
-    text = path.read_text()
-    assert old in text, f"{file} has no {old!r} to change"
-    path.write_text(text.replace(old, new))
+    for file, old, new in changes:
+        path = kernels / "cuda" / file
+        text = path.read_text()
+        assert old in text, f"{file} has no {old!r} to change"
+        path.write_text(text.replace(old, new))
     return kernels

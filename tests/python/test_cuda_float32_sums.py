@@ -45,7 +45,7 @@ def driver_of(folder: Path, kernels: Path = ROOT / "kernels") -> Path:
 def broken(folder: Path) -> Path:
     """Kernels whose running sums go through the tensor cores."""
     assert (ROOT / "kernels" / "cuda" / "products.h").read_text().count(APART) == 1
-    return with_changed_kernels(folder, "products.h", APART, APART.replace("true", "false"))
+    return with_changed_kernels(folder, ("products.h", APART, APART.replace("true", "false")))
 
 
 def errors(driver: Path, cases: list[tuple[int, int]]) -> Errors:

@@ -6,14 +6,13 @@ All errors of a driver are compiled into one program, which makes the one that i
 from __future__ import annotations
 
 import functools
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .emulated_gpu import COMPILE, ROOT, built, require_compiler
+from .emulated_gpu import COMPILE, ROOT, built, require_compiler, with_changed_kernels
 
 # Compiling takes longer than running.
 UNOPTIMIZED = "-O0"
@@ -170,19 +169,14 @@ Run = Callable[[str, int], subprocess.CompletedProcess[str]]
 
 def with_errors(folder: Path, mutations: list[tuple[str, str, str, str]]) -> Path:
     """A copy of the kernels in which the program's variable `error` chooses one, counted from 1."""
-    kernels = folder / "kernels"
-    shutil.copytree(ROOT / "kernels", kernels)
-    for number, (what, file, old, new) in enumerate(mutations, 1):
-        path = kernels / "cuda" / file
-        text = path.read_text()
-        assert old in text, f"{what}: {file} has no {old!r} to change"
-        choice = (
-            f"if (error == {number}) {{ {new} }} else {{ {old}\n}}"
-            if ";" in old
-            else f"(error == {number} ? {new} : {old})"
-        )
-        path.write_text(text.replace(old, choice))
-    return kernels
+    choices = [
+        f"if (error == {number}) {{ {new} }} else {{ {old}\n}}"
+        if ";" in old
+        else f"(error == {number} ? {new} : {old})"
+        for number, (_, _, old, new) in enumerate(mutations, 1)
+    ]
+    changes = zip(mutations, choices, strict=True)
+    return with_changed_kernels(folder, *((file, old, new) for (_, file, old, _), new in changes))
 
 
 @pytest.fixture(scope="module")

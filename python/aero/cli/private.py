@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from aero.private.compute.calls import Call
+    from aero.private.parties.events import Event
 
 _MOST_PROMPT_BYTES = 1 << 24
 
@@ -329,3 +330,13 @@ def shown_progress(layers: int) -> Callable[[int, Call], None]:
         note(f"{before}{call.name}{of}: {sent:.2f} MB, {call.seconds:.1f} s")
 
     return show
+
+
+def note_of_server(event: Event) -> None:
+    """What a client is told of the server that it waits for, and of its run's padding."""
+    from aero.private.parties.events import Place, Unpadded
+
+    if isinstance(event, Place):
+        note(f"the server is busy: place {event.place}")
+    elif isinstance(event, Unpadded):
+        note(f"not padded: {event.reason}")

@@ -20,6 +20,7 @@ from aero.cli.private import (
     chosen_settings,
     exported,
     find_tokenizer,
+    note_of_server,
     prompt_numbers,
     shown_progress,
 )
@@ -229,7 +230,7 @@ def ask(
         from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.parties import party
-        from aero.private.parties.events import Place, Sliced, Unpadded
+        from aero.private.parties.events import Sliced
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
         from aero.private.parties.supervision import TimeLimits
 
@@ -262,12 +263,9 @@ def ask(
         progress = shown_progress(layer_count(description))
 
         def on_event(event: Event) -> None:
-            if isinstance(event, Place):
-                note(f"the server is busy: place {event.place}")
-            elif isinstance(event, Sliced):
+            if isinstance(event, Sliced):
                 note(f"products of at most {event.largest_product:,} weights at a time, for memory")
-            elif isinstance(event, Unpadded):
-                note(f"not padded: {event.reason}")
+            note_of_server(event)
             collect(found, event, progress)
 
         party.ask(job, on_event, find_private_python())

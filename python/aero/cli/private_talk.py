@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from aero.cli.errors import note, say
-from aero.cli.private import prompt_numbers
+from aero.cli.private import note_of_server, prompt_numbers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -89,15 +89,12 @@ class _Shown:
 
     def event(self, event: Event) -> None:
         """What the party says."""
-        from aero.private.parties.events import Place, Sliced, Unpadded
+        from aero.private.parties.events import Sliced
         from aero.private.parties.job import Generated, collect
 
         if isinstance(event, Sliced):
             self._begin_again(event.largest_product)
-        elif isinstance(event, Place):
-            note(f"the server is busy: place {event.place}")
-        elif isinstance(event, Unpadded):
-            note(f"not padded: {event.reason}")
+        note_of_server(event)
         collect(Generated(), event, self.piece)
 
     def _begin_again(self, limit: int) -> None:

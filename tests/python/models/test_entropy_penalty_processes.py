@@ -4,7 +4,6 @@ import json
 import os
 import runpy
 import sys
-from itertools import product
 
 import pytest
 import torch
@@ -135,7 +134,6 @@ if processes > 1:
     torch.distributed.destroy_process_group()
 """
 REDUCTIONS = ("position_sum", "query_mean")
-LOOPS = [f"plain {reduction} {parts}" for reduction, parts in product(REDUCTIONS, (1, 2))]
 
 
 def run_rank(script, rank):

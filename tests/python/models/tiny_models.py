@@ -68,8 +68,6 @@ SIZES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 #: Probabilities of dropping something.
 DROPOUT = re.compile(r".*(dropout|pdrop|layerdrop|dropout_prob|dropout_p|jitter_noise)(_prob)?")
-#: Names of dropout of attention weights.
-ATTENTION_DROPOUT = re.compile(r"attention_dropout|attn_pdrop|attention_probs_dropout_prob")
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}
 #: Settings beside the sizes, where the defaults of a type do not make a model.

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from aero.internals.records import as_dict
 from aero.train.recipes.recipe import Recipe
 from aero.train.recipes.recipe_files import load_recipe
+from aero.train.run_callback import RunCallback
 from aero.train.runs.planning import PlannedRun, plan_runs
 from aero.train.runs.run_folder import RunFolder
 from aero.train.training import train_runs
@@ -178,3 +180,20 @@ DAMAGES = {
     "empty": lambda path: os.truncate(path, 0),
     "gone": os.unlink,
 }
+
+
+@pytest.fixture
+def signal_at(monkeypatch):
+    """Lets this process receive a signal in the middle of a step."""
+
+    def install(step: int, number: int) -> None:
+        original = RunCallback.on_step_begin
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step + 1 == step:
+                signal.raise_signal(number)
+            return original(self, args, state, control, **kwargs)
+
+        monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
+
+    return install

@@ -18,7 +18,6 @@ from aero.internals.run_files import Annealing
 from aero.report import write_report
 from aero.train.one_run import build_model
 from aero.train.recipes.recipe_files import load_recipe
-from aero.train.run_callback import RunCallback
 from aero.train.runs.planning import plan_runs
 from aero.train.runs.run_folder import RunFolder
 from aero.train.runs.run_results import evaluate_run
@@ -112,16 +111,9 @@ def test_the_run_folder_says_where_the_network_came_from(annealed, whole_runs):
 
 
 def test_a_run_stopped_while_annealing_resumes_to_the_same_bits(
-    annealed, retrain, whole_runs, tmp_path, monkeypatch
+    annealed, retrain, whole_runs, tmp_path, monkeypatch, signal_at
 ):
-    original = RunCallback.on_step_begin
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step + 1 == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return original(self, args, state, control, **kwargs)
-
-    monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
+    signal_at(3, signal.SIGTERM)
     source, label = whole_runs(SOURCE).path, "EReg(SM(t)+ScFuFFN_i1)"
     with pytest.raises(StopRequestedError, match="stopped at step 3 of 20"):
         retrain(label, tmp_path, start_from=source, distill_from=source)

@@ -21,7 +21,6 @@ from aero.internals.run_files import Divergence
 from aero.train import training as runs_module
 from aero.train.entropy_callback import add_scalars, open_board
 from aero.train.recipes.recipe_files import load_recipe
-from aero.train.run_callback import RunCallback
 from aero.train.runs.planning import plan_runs
 from aero.train.runs.run_folder import RunFolder, RunLockedError
 from aero.train.runs.run_results import analyze_run, evaluate_run
@@ -41,23 +40,6 @@ def train(tiny_recipe, cache_dir):
         return run.folder
 
     return train_one
-
-
-@pytest.fixture
-def signal_at(monkeypatch):
-    """Lets this process receive a signal in the middle of a step."""
-
-    def install(step: int, number: int) -> None:
-        original = RunCallback.on_step_begin
-
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step + 1 == step:
-                signal.raise_signal(number)
-            return original(self, args, state, control, **kwargs)
-
-        monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
-
-    return install
 
 
 # --- the files of a run -----------------------------------------------------------------------
@@ -317,16 +299,6 @@ PAUSED = """
     from aero.cli import main
     main()
 """
-
-
-def run_python(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
-    )
 
 
 def test_a_run_in_training_is_locked_and_a_killed_one_resumes_from_its_last_checkpoint(
