@@ -104,9 +104,13 @@ def test_a_run_that_has_ended_is_reused(status, tiny_recipe, tmp_path):
 
 @pytest.mark.parametrize("status", ["running", "interrupted"])
 def test_an_unfinished_run_resumes_from_its_last_checkpoint(status, tiny_recipe, tmp_path):
-    start(plan_one(tiny_recipe, "SM+G", tmp_path), status, 9, 10)
+    left = plan_one(tiny_recipe, "SM+G", tmp_path)
+    start(left, status, 5, 15, 10)
+    (left.folder.checkpoints / "checkpoint-20").mkdir()
     run = plan_one(tiny_recipe, "SM+G", tmp_path)
-    assert (run.action, run.checkpoint.name) == ("resume", "step-10")
+    assert (run.action, run.checkpoint.name, run.steps_done) == ("resume", "step-15", 15)
+    names = [path.name for path in run.folder.complete_checkpoints()]
+    assert names == ["step-5", "step-10", "step-15"]
 
 
 def test_a_run_without_a_checkpoint_starts_again(tiny_recipe, tmp_path):

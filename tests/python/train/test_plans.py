@@ -56,19 +56,6 @@ def test_a_plan_holds_every_fact_of_its_runs(tiny_recipe, tmp_path):
     assert not {"annealing", "distillation", "from", "distill_from", "per_label"} & set(config)
 
 
-def test_a_run_that_was_left_at_a_checkpoint_goes_on_with_its_steps(tiny_recipe, tmp_path):
-    run = plan_one(tiny_recipe, "SM", tmp_path)
-    start(run, "interrupted")
-    for step in (5, 15, 10):
-        (run.folder.checkpoints / f"step-{step}").mkdir(parents=True)
-    (run.folder.checkpoints / "checkpoint-20").mkdir()
-    again = plan_one(tiny_recipe, "SM", tmp_path)
-    assert (again.action, again.steps_done) == ("resume", 15)
-    assert [path.name for path in run.folder.complete_checkpoints()] == [
-        "step-5", "step-10", "step-15",
-    ]  # fmt: skip
-
-
 def test_a_forecast_is_this_text(tiny_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(
         forecast_module,

@@ -47,16 +47,6 @@ def train(tiny_recipe, cache_dir):
 
 def test_a_finished_run_folder_holds_what_the_report_reads(whole_runs):
     folder = whole_runs(EREG)
-    info = folder.info()
-    assert info.format == 1 and info.status == "finished" and info.diverged is None
-    assert (info.label, info.slug, info.seed) == (EREG, "ereg-sm-t-scfuffn", 0)
-    assert (info.steps_done, info.steps_total, info.tokens_per_step) == (20, 20, 256)
-    assert info.spec["temperature"] == "head_position" and info.spec["width"] == 32
-    assert info.corpus.name and info.corpus.train_tokens and info.corpus.validation_bytes
-    manifest = json.loads((folder.path / "manifest.json").read_text())
-    assert manifest["sha256"] == info.corpus.sha256
-    assert torch.__version__.startswith(info.versions["torch"])
-    assert info.seconds > 0 and info.hardware and info.command.split()[0] == "aero"
     training, validation, entropy = folder.metrics()
     assert [line.step for line in training] == [4, 8, 12, 16, 20]
     assert [line.step for line in validation] == [5, 10, 15, 20]
@@ -152,23 +142,17 @@ def test_cosine_ends_at_the_final_rate(train, tiny_recipe, tmp_path):
     assert scheduler["_last_lr"][0] == pytest.approx(6e-6)
 
 
-def test_tensorboard_has_the_promised_names(whole_runs):
+def test_tensorboard_has_every_record_of_the_run(whole_runs):
     board = EventAccumulator(str(whole_runs(EREG).tensorboard))
     board.Reload()
-    names = board.Tags()["scalars"]
-    assert {
-        "train/loss",
-        "train/lm_loss",
-        "validation/perplexity",
-        "validation/bits_per_byte",
-        "entropy/layer_0/mean",
-        "entropy/layer_1/mean",
-        "entropy/frac_overload",
-        "entropy/frac_collapse",
-        "aero/temperature/layer_1/mean",
-        "aero/threshold/layer_0/mean",
-    } <= set(names)
-    assert [event.step for event in board.Scalars("train/loss")] == [4, 8, 12, 16, 20]
+    for name, steps in (
+        ("train/loss", [4, 8, 12, 16, 20]),
+        ("validation/perplexity", [5, 10, 15, 20]),
+        ("entropy/layer_1/mean", [0, 10, 20]),
+        ("aero/temperature/layer_1/mean", [0, 10, 20]),
+        ("aero/threshold/layer_0/mean", [0, 10, 20]),
+    ):
+        assert [event.step for event in board.Scalars(name)] == steps, name
 
 
 def test_tensorboard_forgets_what_a_run_had_written_after_its_checkpoint(tmp_path):
