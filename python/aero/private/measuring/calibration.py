@@ -98,7 +98,6 @@ def calibrate(
     export: Callable[[NetworkCell, Path], None],
     say: Callable[[str], None] = lambda line: None,
     python: Path | None = None,
-    networks: Sequence[NetworkCell] = NETWORKS,
 ) -> dict[str, Any]:
     """Measures and fits; takes a minute of two processors.
 
@@ -106,7 +105,6 @@ def calibrate(
         export: writes a network with random weights to a folder, as `aero export` does.
         say: called with each network's name and seconds.
         python: of the private environment.
-        networks: to be run.
 
     Returns:
         JSON values: "network" and "compute", fields of `aero.mpc` profiles, "source", the machine,
@@ -118,13 +116,11 @@ def calibrate(
     settings = PrivateSettings()
     pieces: list[MeasuredPiece] = []
     clock = _Processors()
-    for number, cell in enumerate(networks, 1):
+    for number, cell in enumerate(NETWORKS, 1):
         with temporary_folder() as folder:
             export(cell, folder)
             tokens = [index % 7 for index in range(cell.tokens)]
-            found = generate_over(
-                "tcp", folder, tokens, 1, settings, lambda index, call: None, python
-            )
+            found = generate_over("tcp", folder, tokens, 1, settings, python=python)
         costs = predicted_costs(described_spec(cell.spec), cell.tokens, settings)
         for call in found.calls[0]:
             cost = costs[call.name]
@@ -133,7 +129,7 @@ def calibrate(
                 MeasuredPiece(cell.name, call.name, cost, made, call.seconds, call.cpu_seconds)
             )
         taken = sum(call.seconds for call in found.calls[0])
-        say(f"{number} of {len(networks)}: {cell.name}: {taken:.1f} s")
+        say(f"{number} of {len(NETWORKS)}: {cell.name}: {taken:.1f} s")
     others = clock.taken_by_others()
     return {
         **fitted(pieces, quiet=others <= QUIET_PROCESSORS),

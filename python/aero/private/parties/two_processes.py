@@ -119,7 +119,7 @@ def generate_over(
     tokens: Sequence[int] | Sequence[Sequence[int]],
     new_tokens: int,
     settings: PrivateSettings,
-    after_piece: Callable[[int, Call], None],
+    after_piece: Callable[[int, Call], None] = lambda index, call: None,
     python: Path | None = None,
 ) -> Generated:
     """Continues a prompt over a link by name; the other arguments are `generate_over_tcp`'s.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +182,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, others: float) -> list[tuple[str, 
         (piece.network, piece.piece): piece for piece in pieces_of_a_machine(others=others)
     }
 
-    def run(link: str, folder: Path, tokens: list[int], *_: object) -> Generated:
+    def run(link: str, folder: Path, tokens: list[int], *_: object, python: object) -> Generated:
         cell = NETWORKS[len(asked)]
         asked.append((link, len(tokens)))
         assert (folder / "exported").read_text() == cell.name
@@ -222,7 +221,7 @@ def test_what_is_run_is_what_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_busy_machine_is_refused_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["aero.cli.private_calibration"], "export_random", export)
+    monkeypatch.setattr("aero.cli.private_calibration.export_random", export)
     monkeypatch.setattr("aero.private.environment.find_private_python", lambda: None)
     ran = scripted(monkeypatch, 1.5)
     output = tmp_path / "machine.json"
@@ -241,7 +240,7 @@ def test_a_busy_machine_is_refused_unless_asked_for(
 
 
 def test_a_run_that_fails_ends_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: object) -> Generated:
+    def run(*_: object, python: object) -> Generated:
         raise PartyError("private: the worker ended")
 
     monkeypatch.setattr(calibration, "generate_over", run)
