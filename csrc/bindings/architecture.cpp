@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <cctype>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -149,8 +150,8 @@ constexpr const char* kReplaceDoc = R"doc(A new spec with some fields changed.
 
 A field that is not named and holds its default follows the others: `head_dim` = `width` /
 `num_heads`, `hidden_width` = 4 `width`, `final_norm` by `norm`, `parallel_residual` for Pythia and
-shaped attention; `normalized_layers` returns to "ffn" without weight or spectral norm,
-`convolution_taps` to 1 without a convolution.
+shaped attention; `normalized_layers` returns to "ffn" without weight or spectral norm, the number
+of a part that the label does not have to 1.
 
 Raises:
     ValueError: Names the field, its allowed values and the given one; an unknown field with the
@@ -201,7 +202,7 @@ Example:
     'SM:144xR^{128x128} LN:24xR^{128x768} G:12xR^{128x3072}'
 )doc";
 
-// The grammar is printed as csrc/spec/label.h has it, the words as the parser's tables say them.
+// Grammar and words as the parser's tables have them.
 std::string class_document() {
   std::string text = R"doc(One network of the AERO family: the choices of its label and its sizes.
 
@@ -209,14 +210,8 @@ Immutable; equal fields are equal specs.
 
 Labels say which nonlinearities a network keeps, in upper or lower case:
 
-    label := ["SOTA:"] (net | "EReg(" net ")")
-    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["+" conv] ["_i" K]
-    norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
-    ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
-           | "FuFFN" | "ScFFN" | "ScFuFFN"
-    conv  := ("C" | "D" | "S") taps, from 2 to 8
-    set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
-
+)doc";
+  text.append(spec::label_grammar()) += R"doc(
 Without ffn the FFN is two linear layers. The words:
 
 )doc";
@@ -247,12 +242,18 @@ void bind_architecture(py::module_& module) {
 
   module.def(
       "label_words",
-      [] {
+      [](const std::optional<std::string>& label) {
         py::dict words;
-        for (const auto& [word, meaning] : spec::label_words()) words[py::str(word)] = meaning;
+        for (const auto& [word, meaning] :
+             label ? spec::label_words(spec::parse_label(*label)) : spec::label_words())
+          words[py::str(word)] = meaning;
         return words;
       },
-      "Every word of the label grammar with its meaning.");
+      py::arg("label") = py::none(),
+      "Every word of the label grammar, or of a label, with its meaning.");
+  module.def("part_names", &spec::part_names,
+             "The fields of an ArchitectureSpec that say which kind of a numbered part it has, "
+             "\"none\" without.");
   module.def(
       "spec_field_documents",
       [] {
@@ -294,8 +295,8 @@ void bind_architecture(py::module_& module) {
       .def("to_dict", &to_dict, "All fields by name, as bool, int, float and str.")
       .def_static(
           "from_dict", &from_dict, py::arg("fields"),
-          "The spec of `to_dict`; a missing, unknown or wrong field is a ValueError, but specs "
-          "from before there were convolutions lack theirs.")
+          "The spec of `to_dict`; a missing, unknown or wrong field is a ValueError, but specs of "
+          "earlier versions may lack what these did not have.")
       .def(
           "to_json",
           [](const ArchitectureSpec& self) {

@@ -4,14 +4,18 @@
 // hidden_width.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace aero::spec {
 
+// Every choice has `words_of`: the lower-case word of each enumerator, in the order of the
+// declaration, for Python, JSON and error messages.
+
 enum class Family : std::uint8_t { kGpt2, kPythia };
+constexpr std::array<std::string_view, 2> words_of(Family) { return {"gpt2", "pythia"}; }
 
 enum class Norm : std::uint8_t {
   kNone,
@@ -21,8 +25,14 @@ enum class Norm : std::uint8_t {
   kDynamicTanh,
   kDynamicErf,
 };
+constexpr std::array<std::string_view, 6> words_of(Norm) {
+  return {"none", "layer", "foldable_channel", "foldable_scalar", "dynamic_tanh", "dynamic_erf"};
+}
 
 enum class FinalNorm : std::uint8_t { kNone, kLayer, kFoldable, kDynamicTanh, kDynamicErf };
+constexpr std::array<std::string_view, 5> words_of(FinalNorm) {
+  return {"none", "layer", "foldable", "dynamic_tanh", "dynamic_erf"};
+}
 
 enum class FeedForward : std::uint8_t {
   kGelu,
@@ -36,19 +46,38 @@ enum class FeedForward : std::uint8_t {
   kScaled,
   kScaledFused,
 };
+constexpr std::array<std::string_view, 10> words_of(FeedForward) {
+  return {"gelu",   "relu",        "leaky_relu_layer", "leaky_relu_global",
+          "linear", "weight_norm", "spectral_norm",    "fused",
+          "scaled", "scaled_fused"};
+}
 
 // Linear layers under weight or spectral normalization.
 enum class NormalizedLayers : std::uint8_t { kFfn, kQk, kQkFfn, kQkvFfn, kQkvoFfn };
+constexpr std::array<std::string_view, 5> words_of(NormalizedLayers) {
+  return {"ffn", "qk", "qk+ffn", "qkv+ffn", "qkvo+ffn"};
+}
 
 // Along the tokens: every position also reads the `taps - 1` before it. A full one, a matrix for
 // each of those, adds to the FFN, which is the newest tap; a depthwise one, a factor per channel
 // and tap, makes what the FFN reads; a token shift is depthwise and makes what queries, keys and
 // values read.
 enum class Convolution : std::uint8_t { kNone, kFull, kDepthwise, kTokenShift };
+constexpr std::array<std::string_view, 4> words_of(Convolution) {
+  return {"none", "full", "depthwise", "token_shift"};
+}
 
 inline constexpr std::int64_t kMaxTaps = 8;
 
 enum class Temperature : std::uint8_t { kNone, kHeadPosition, kHead, kScalar };
+constexpr std::array<std::string_view, 4> words_of(Temperature) {
+  return {"none", "head_position", "head", "scalar"};
+}
+
+template <class Enum>
+constexpr std::string_view name_of(Enum value) {
+  return words_of(value)[static_cast<std::size_t>(value)];
+}
 
 // What a label says; the default member values are those of `SM`.
 struct Label {

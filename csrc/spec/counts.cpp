@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "csrc/spec/label_words.h"
 #include "csrc/spec/nearest_word.h"
 
 namespace aero::spec {
@@ -18,6 +19,19 @@ std::int64_t narrow(WideCount count, std::string_view what) {
   return static_cast<std::int64_t>(count);
 }
 
+// All that numbered parts add.
+AddedWeights added_weights(const ArchitectureSpec& spec) {
+  AddedWeights sum;
+  for_each_numbered([&](const auto& part) {
+    if (!part.is_in(spec)) return;
+    const AddedWeights added = word_of(part.words, spec.*part.kind).added(spec.*part.number);
+    sum.ffn_matrices += added.ffn_matrices;
+    sum.ffn_factors += added.ffn_factors;
+    sum.layer_factors += added.layer_factors;
+  });
+  return sum;
+}
+
 // The fields as wide integers under the field's letters, and what is there per layer.
 struct Sizes {
   explicit Sizes(const ArchitectureSpec& spec)
@@ -29,12 +43,14 @@ struct Sizes {
         V(spec.vocab_size),
         inner(H * spec.head_dim),
         ffns(L - spec.num_pruned_ffns),
-        fused(spec.ffn == FeedForward::kFused || spec.ffn == FeedForward::kScaledFused) {}
+        fused(spec.ffn == FeedForward::kFused || spec.ffn == FeedForward::kScaledFused),
+        added(added_weights(spec)) {}
 
   WideCount L, H, d, F, T, V;
   WideCount inner;  // H d_k
   WideCount ffns;   // layers that have an FFN
   bool fused;
+  AddedWeights added;
 };
 
 // A shaped block normalizes once, before both of its branches; others once before each sub-block.
@@ -90,26 +106,6 @@ WideCount temperatures_per_layer(const ArchitectureSpec& spec, const Sizes& size
   return 0;
 }
 
-// Of a full convolution, [d, d] per FFN. The newest tap is the FFN itself.
-WideCount convolution_matrices(const ArchitectureSpec& spec) {
-  return spec.convolution == Convolution::kFull ? spec.convolution_taps - 1 : 0;
-}
-
-WideCount convolution_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
-  const WideCount factors = spec.convolution_taps * sizes.d;
-  switch (spec.convolution) {
-    case Convolution::kNone:
-      return 0;
-    case Convolution::kFull:
-      return sizes.ffns * convolution_matrices(spec) * sizes.d * sizes.d;
-    case Convolution::kDepthwise:
-      return sizes.ffns * factors;
-    case Convolution::kTokenShift:
-      return sizes.L * factors;
-  }
-  return 0;
-}
-
 // Weight norm gives each normalized linear layer a gain per output channel.
 WideCount weight_norm_gains(const ArchitectureSpec& spec, const Sizes& sizes) {
   if (spec.ffn != FeedForward::kWeightNorm) return 0;
@@ -148,8 +144,7 @@ WideCount ffn_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
 //              norm before attention; temperature [H, T], [H] or [1]
 //   per FFN    norm before the FFN; d x F, [F], F x d, [d], or fused: d x d, [d]
 //              scaled: alpha [1], beta [1]; leaky: slope [1] (global: one for the whole network)
-//   convolution  full: (taps - 1) x [d, d] per FFN; depthwise: [taps, d] per FFN; token shift:
-//              [taps, d] per layer; no biases
+//   numbered parts  matrices [d, d] and factors [d] as their words say; no biases
 //   norms      LayerNorm: weight [d], bias [d]; foldable of either kind: gain [d]; dynamic tanh:
 //              alpha [1], weight [d], bias [d]; dynamic erf: shift [1] too
 //   weight norm: gain [out, 1] of each normalized linear layer; spectral norm: none (buffers)
@@ -158,7 +153,7 @@ WideCount ffn_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
 //   training   thresholds [L, H] if entropy regularized
 std::int64_t parameter_count(const ArchitectureSpec& spec, bool training) {
   const Sizes sizes(spec);
-  const auto& [L, H, d, F, T, V, inner, ffns, fused] = sizes;
+  const auto& [L, H, d, F, T, V, inner, ffns, fused, added] = sizes;
   WideCount count = V * d + final_norm_parameters(spec, d);
   if (spec.rotary_fraction == 0.0) count += T * d;
   if (!spec.tied_embeddings) count += V * d;
@@ -166,7 +161,8 @@ std::int64_t parameter_count(const ArchitectureSpec& spec, bool training) {
                                                     : 3 * (d * inner + inner) + inner * d + d;
   count += L * (attention + temperatures_per_layer(spec, sizes));
   count += block_norms(spec, sizes) * norm_parameters(spec.norm, d);
-  count += convolution_parameters(spec, sizes);
+  count +=
+      ffns * (added.ffn_matrices * d * d + added.ffn_factors * d) + L * added.layer_factors * d;
   count += ffn_parameters(spec, sizes) + weight_norm_gains(spec, sizes);
   if (training && spec.entropy_regularized) count += L * H;
   return narrow(count, "parameters");
@@ -177,10 +173,10 @@ std::int64_t parameter_count(const ArchitectureSpec& spec, bool training) {
 // left out here: it is below 0.01 % of GPT-2's, and no printed digit shows it.
 Flops flops(const ArchitectureSpec& spec, FlopsConvention convention) {
   const Sizes sizes(spec);
-  const auto& [L, H, d, F, T, V, inner, ffns, fused] = sizes;
+  const auto& [L, H, d, F, T, V, inner, ffns, fused, added] = sizes;
   const bool paper = convention == FlopsConvention::kPaper;
-  const WideCount convolution = convolution_matrices(spec) * 2 * T * d * d;
-  const WideCount ffn = ffns * ((fused ? 2 * T * d * d : 4 * T * d * F) + convolution);
+  const WideCount ffn =
+      ffns * ((fused ? 2 * T * d * d : 4 * T * d * F) + added.ffn_matrices * 2 * T * d * d);
   // Shaped attention has query and key products only, and its values are the d-wide stream itself.
   const WideCount projections = (spec.shaped_attention ? 4 : 8) * T * d * inner;
   const WideCount values = spec.shaped_attention ? d : inner;

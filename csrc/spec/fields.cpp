@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "csrc/spec/enum_names.h"
+#include "csrc/spec/label_words.h"
 #include "csrc/spec/nearest_word.h"
 
 namespace aero::spec {
@@ -27,6 +27,7 @@ struct Field {
   std::string_view meaning;
   std::int64_t smallest = 0;  // of integers, whose largest is more than 0
   std::int64_t largest = 0;
+  bool is_later = false;  // older files lack it and mean its default
 };
 
 const std::array kFields{
@@ -55,11 +56,12 @@ const std::array kFields{
     Field{"ffn", &Spec::ffn, "", "the kind of feed-forward network"},
     Field{"normalized_layers", &Spec::normalized_layers, "",
           "the layers under weight or spectral normalization"},
-    Field{
-        "convolution", &Spec::convolution, "",
-        "the causal convolution along the tokens, beside the FFN, before it, or before attention"},
+    Field{"convolution", &Spec::convolution, "",
+          "the causal convolution along the tokens, beside the FFN, before it, or before attention",
+          0, 0, true},
     Field{"convolution_taps", &Spec::convolution_taps, "tokens",
-          "how many tokens a convolution reads, its own included; 1 without one", 1, kMaxTaps},
+          "how many tokens a convolution reads, its own included; 1 without one", 1, kMaxTaps,
+          true},
     Field{"num_pruned_ffns", &Spec::num_pruned_ffns, "layers",
           "K, how many of the deepest FFNs are absent", 0, kMaxLayers},
     Field{"temperature", &Spec::temperature, "", "the learned temperatures of the softmax"},
@@ -68,6 +70,16 @@ const std::array kFields{
     Field{"shaped_attention", &Spec::shaped_attention, "",
           "whether attention is shaped as in He and Hofmann (2024), the SOTA labels"},
 };
+
+template <class Content>
+std::string_view name_of(Content Label::* member) {
+  return std::find_if(kFields.begin(), kFields.end(),
+                      [&](const Field& field) {
+                        const auto* found = std::get_if<Content Label::*>(&field.member);
+                        return found != nullptr && *found == member;
+                      })
+      ->name;
+}
 
 // The shortest decimal that reads back as the same number.
 std::string shown_number(double value) {
@@ -94,7 +106,7 @@ const Field& find_field(std::string_view name) {
 
 template <class Enum>
 Enum enum_from(const Field& field, const FieldValue& value) {
-  const auto& words = EnumNames<Enum>::words;
+  constexpr auto words = words_of(Enum{});
   const auto* word = std::get_if<std::string>(&value);
   const auto* found = word ? std::find(words.begin(), words.end(), *word) : words.end();
   if (found != words.end()) return static_cast<Enum>(found - words.begin());
@@ -150,10 +162,6 @@ void check_ranges(const Spec& spec) {
     }
 }
 
-bool has_normalized_layers(FeedForward ffn) {
-  return ffn == FeedForward::kWeightNorm || ffn == FeedForward::kSpectralNorm;
-}
-
 // Fields that are not named and held their default before hold it again.
 void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) {
   const auto named = [&](std::string_view name) {
@@ -172,10 +180,25 @@ void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) 
     spec.final_norm = default_final_norm(spec);
   if (!named("parallel_residual") && before.parallel_residual == default_parallel_residual(before))
     spec.parallel_residual = default_parallel_residual(spec);
-  if (!named("normalized_layers") && !has_normalized_layers(spec.ffn))
+  if (!named("normalized_layers") && !is_normalized(spec.ffn))
     spec.normalized_layers = NormalizedLayers::kFfn;
-  if (!named("convolution_taps") && spec.convolution == Convolution::kNone)
-    spec.convolution_taps = 1;
+  for_each_numbered([&](const auto& part) {
+    if (!named(name_of(part.number)) && !part.is_in(spec)) spec.*part.number = 1;
+  });
+}
+
+void check_numbered(const Spec& spec) {
+  for_each_numbered([&](const auto& part) {
+    const std::string kind(name_of(part.kind));
+    const bool is_in = part.is_in(spec);
+    if (is_in != (spec.*part.number > 1))
+      fail(name_of(part.number),
+           is_in ? "an integer from 2 to " + std::to_string(part.largest) + " with a " + kind
+                 : "1 where " + kind + " is \"none\"",
+           std::to_string(spec.*part.number));
+    if (is_in && spec.shaped_attention)
+      fail(kind, "\"none\" for shaped attention (SOTA labels)", quoted(name_of(spec.*part.kind)));
+  });
 }
 
 }  // namespace
@@ -212,6 +235,12 @@ std::vector<FieldDocument> field_documents() {
   return documents;
 }
 
+std::vector<std::string_view> part_names() {
+  std::vector<std::string_view> names;
+  for_each_numbered([&](const auto& part) { names.push_back(name_of(part.kind)); });
+  return names;
+}
+
 bool is_of_label(std::string_view name) {
   return std::visit([](auto member) { return std::is_invocable_v<decltype(member), Label&>; },
                     find_field(name).member);
@@ -238,10 +267,9 @@ Spec with_fields(const Spec& spec, const FieldValues& values) {
 
 Spec from_fields(const FieldValues& values) {
   Spec spec;
-  std::vector<std::string_view> missing = field_names();
-  // Specs from before there were convolutions have none.
-  for (const std::string_view later : {"convolution", "convolution_taps"})
-    std::erase(missing, later);
+  std::vector<std::string_view> missing;
+  for (const Field& field : kFields)
+    if (!field.is_later) missing.push_back(field.name);
   for (const auto& [name, value] : values) {
     set_field(spec, find_field(name), value);
     std::erase(missing, name);
@@ -266,19 +294,11 @@ void validate(const Spec& spec) {
          "0, or give an even number of rotating channels of head_dim = " +
              std::to_string(spec.head_dim),
          shown_number(spec.rotary_fraction) + ", which gives " + std::to_string(rotating));
-  if (spec.normalized_layers != NormalizedLayers::kFfn && !has_normalized_layers(spec.ffn))
+  if (spec.normalized_layers != NormalizedLayers::kFfn && !is_normalized(spec.ffn))
     fail("normalized_layers", "\"ffn\" unless ffn is \"weight_norm\" or \"spectral_norm\"",
          quoted(name_of(spec.normalized_layers)));
-  const bool convolves = spec.convolution != Convolution::kNone;
-  if (convolves != (spec.convolution_taps > 1))
-    fail("convolution_taps",
-         convolves ? "an integer from 2 to " + std::to_string(kMaxTaps) + " with a convolution"
-                   : "1 where convolution is \"none\"",
-         std::to_string(spec.convolution_taps));
+  check_numbered(spec);
   if (!spec.shaped_attention) return;
-  if (convolves)
-    fail("convolution", "\"none\" for shaped attention (SOTA labels)",
-         quoted(name_of(spec.convolution)));
   if (!spec.parallel_residual)
     fail("parallel_residual", "True for shaped attention (SOTA labels)", "False");
   // Without a value projection the heads share out the d channels of the stream.

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kMaxWidth = 16'777'216;    // d, d_k, F
 inline constexpr std::int64_t kMaxContext = 16'777'216;  // T
 inline constexpr std::int64_t kMaxVocabulary = 268'435'456;
 
-// Enums are their words (enum_names.h).
+// Choices are their words.
 using FieldValue = std::variant<bool, std::int64_t, double, std::string>;
 
 // A value as error messages and Python show it: True, 12, 0.25, "gelu".
@@ -39,6 +39,9 @@ std::vector<std::string_view> field_names();
 
 std::vector<FieldDocument> field_documents();
 
+// Of numbered parts, those that say which kind of one a network has, "none" without.
+std::vector<std::string_view> part_names();
+
 // Whether a label says it. This and field_value throw std::invalid_argument with the nearest name
 // if there is no such field.
 bool is_of_label(std::string_view name);
@@ -50,12 +53,12 @@ FieldValues field_values(const ArchitectureSpec& spec);
 // the others: head_dim = width / num_heads, hidden_width = 4 width, final_norm by norm (layer for
 // LayerNorm and shaped attention, foldable for foldable norms), parallel_residual for Pythia and
 // shaped attention. normalized_layers returns to "ffn" where the FFN has no weight or spectral
-// norm, convolution_taps to 1 without a convolution. Throws std::invalid_argument naming the field,
-// the allowed values and the given one.
+// norm, the number of a numbered part to 1 without that part. Throws std::invalid_argument naming
+// the field, the allowed values and the given one.
 ArchitectureSpec with_fields(const ArchitectureSpec& spec, const FieldValues& values);
 
-// All fields at once, as field_values gives them; a missing one is an error, but for those of the
-// convolution, which older files lack: they have none.
+// All fields at once, as field_values gives them; a missing one is an error, but for those that
+// files of earlier versions lack, which hold their defaults.
 ArchitectureSpec from_fields(const FieldValues& values);
 
 // Throws std::invalid_argument if a field is out of range or two contradict each other.

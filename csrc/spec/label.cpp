@@ -15,8 +15,8 @@
 namespace aero::spec {
 namespace {
 
-// Calls visit for every label the grammar gives with the convolution and the K of `label` (1,728 of
-// them), plain ones first.
+// Calls visit for every label the grammar gives with the numbers of `label` (1,728 of them), plain
+// ones first.
 template <class Visit>
 void for_each_label(Label label, Visit visit) {
   const auto visit_ffns = [&] {
@@ -64,8 +64,8 @@ class Parser {
   explicit Parser(std::string_view text) : text_(text), lowered_(lower_case(text)) {}
 
   Label parse() {
-    label_.shaped_attention = accept(kShaped);
-    label_.entropy_regularized = accept(kEntropyRegularized);
+    label_.shaped_attention = accept_any(kShaped).has_value();
+    label_.entropy_regularized = accept_any(kEntropyRegularized).has_value();
     parse_net();
     if (label_.entropy_regularized) expect(")");
     if (position_ != text_.size()) {
@@ -77,10 +77,16 @@ class Parser {
 
  private:
   void parse_net() {
-    expect(kSoftmax);
+    expect_any(kSoftmaxes);
     if (const auto shape = accept_any(kTemperatures)) label_.temperature = *shape;
-    if (accept("+") && (!parse_norm() || accept("+")) && (!parse_ffn() || accept("+")))
-      parse_convolution();
+    bool plus = false;  // one that nothing follows yet
+    const auto behind_plus = [&](auto parse) {
+      if (plus || accept("+")) plus = !parse();
+    };
+    behind_plus([&] { return parse_norm(); });
+    behind_plus([&] { return parse_ffn(); });
+    for_each_numbered([&](const auto& part) { behind_plus([&] { return parse_numbered(part); }); });
+    if (plus) fail();
     if (accept(kPruned))
       label_.num_pruned_ffns = expect_number(0, kMaxLayers, "a number of pruned FFNs");
   }
@@ -103,22 +109,25 @@ class Parser {
     return true;
   }
 
-  void parse_convolution() {
-    for (const auto& word : kConvolutions) {
-      if (!has_convolution(word.text.front(), position_)) continue;
+  template <class Part>
+  bool parse_numbered(const Part& part) {
+    std::vector<std::string_view> letters;
+    for (const auto& word : part.words) {
+      letters.push_back(word.letter);
+      if (!has_number(word.letter, position_)) continue;
       ++position_;
       expected_.clear();
-      label_.convolution = word.value;
-      label_.convolution_taps = expect_number(2, kMaxTaps, "a number of taps");
-      return;
+      label_.*part.kind = word.value;
+      label_.*part.number = expect_number(2, part.largest, part.what);
+      return true;
     }
-    note_expected("\"C\", \"D\" or \"S\" with a number of taps");
-    fail();
+    note_expected(quoted_list(letters) + " with " + std::string(part.what));
+    return false;
   }
 
   // Other words begin with these letters, so only a digit behind one makes it a word.
-  bool has_convolution(char letter, std::size_t at) const {
-    return at + 1 < text_.size() && lowered_[at] == lower_case({&letter, 1}).front() &&
+  bool has_number(std::string_view letter, std::size_t at) const {
+    return at + 1 < text_.size() && lowered_.substr(at, 1) == lower_case(letter) &&
            is_digit(text_[at + 1]);
   }
 
@@ -166,7 +175,10 @@ class Parser {
   }
 
   // Every word tried at the present position and not found; accepting one clears the list.
-  void note_expected(std::string what) { expected_.push_back(std::move(what)); }
+  void note_expected(std::string what) {
+    if (std::find(expected_.begin(), expected_.end(), what) == expected_.end())
+      expected_.push_back(std::move(what));
+  }
 
   [[noreturn]] void fail() const {
     std::string expected;
@@ -201,26 +213,36 @@ class Parser {
     return best;
   }
 
-  // Convolution and K as far as the text shows them, each also without.
+  // Numbered parts and K as far as the text shows them, each also without.
   std::vector<Label> tails() const {
     std::vector<Label> found{{}};
-    if (const auto convolved = shown_convolution()) found.push_back(*convolved);
-    if (const auto number = pruned_number())
+    const auto each_also_with = [&](auto change) {
       for (std::size_t i = 0, size = found.size(); i < size; ++i) {
         found.push_back(found[i]);
-        found.back().num_pruned_ffns = *number;
+        change(found.back());
       }
+    };
+    for_each_numbered([&](const auto& part) {
+      if (const auto shown = shown_word(part))
+        each_also_with([&](Label& label) {
+          label.*part.kind = shown->first;
+          label.*part.number = shown->second;
+        });
+    });
+    if (const auto number = pruned_number())
+      each_also_with([&](Label& label) { label.num_pruned_ffns = *number; });
     return found;
   }
 
-  // The first one, with the nearest number of taps.
-  std::optional<Label> shown_convolution() const {
+  // Kind and number of the first word of a part, the number moved into its range.
+  template <class Part>
+  auto shown_word(const Part& part) const
+      -> std::optional<std::pair<decltype(part.words.front().value), std::int64_t>> {
     for (std::size_t at = 1; at < text_.size(); ++at)
-      for (const auto& word : kConvolutions)
-        if (text_[at - 1] == '+' && has_convolution(word.text.front(), at))
-          return Label{
-              .convolution = word.value,
-              .convolution_taps = std::clamp<std::int64_t>(text_[at + 1] - '0', 2, kMaxTaps)};
+      for (const auto& word : part.words)
+        if (text_[at - 1] == '+' && has_number(word.letter, at))
+          return std::pair{word.value,
+                           std::clamp<std::int64_t>(text_[at + 1] - '0', 2, part.largest)};
     return std::nullopt;
   }
 
@@ -246,53 +268,5 @@ class Parser {
 }  // namespace
 
 Label parse_label(std::string_view text) { return Parser(text).parse(); }
-
-std::string print_label(const Label& label) {
-  std::string text;
-  if (label.shaped_attention) text += kShaped;
-  if (label.entropy_regularized) text += kEntropyRegularized;
-  text += kSoftmax;
-  if (label.temperature != Temperature::kNone) text += text_of(kTemperatures, label.temperature);
-  if (label.norm == Norm::kFoldableScalar)
-    text.append("+")
-        .append(text_of(kNorms, Norm::kFoldableChannel))
-        .append(text_of(kFoldableKinds, label.norm));
-  else if (label.norm != Norm::kNone)
-    text.append("+").append(text_of(kNorms, label.norm));
-  if (is_leaky(label.ffn))
-    text.append("+")
-        .append(text_of(kFeedForwards, FeedForward::kLeakyReluLayer))
-        .append(text_of(kLeakySlopes, label.ffn));
-  else if (label.ffn != FeedForward::kLinear)
-    text.append("+").append(text_of(kFeedForwards, label.ffn));
-  if (is_normalized(label.ffn) && label.normalized_layers != NormalizedLayers::kFfn)
-    text += text_of(kNormalizedLayers, label.normalized_layers);
-  if (label.convolution != Convolution::kNone)
-    text.append("+")
-        .append(text_of(kConvolutions, label.convolution).substr(0, 1))
-        .append(std::to_string(label.convolution_taps));
-  if (label.num_pruned_ffns > 0) text.append(kPruned).append(std::to_string(label.num_pruned_ffns));
-  if (label.entropy_regularized) text += ')';
-  return text;
-}
-
-std::vector<LabelWord> label_words() {
-  std::vector<LabelWord> words{
-      {kShaped, "shaped attention without value projections, after He and Hofmann (2024)"},
-      {"EReg(...)", "trained with the entropy penalty"},
-      {kSoftmax, "softmax attention; the only nonlinearity that every network keeps"}};
-  const auto append = [&](const auto& table) {
-    for (const auto& word : table) words.push_back({word.text, word.meaning});
-  };
-  append(kTemperatures);
-  append(kNorms);
-  append(kFoldableKinds);
-  append(kFeedForwards);
-  append(kLeakySlopes);
-  append(kNormalizedLayers);
-  append(kConvolutions);
-  words.push_back({"_iK", "the K deepest FFNs are absent"});
-  return words;
-}
 
 }  // namespace aero::spec

@@ -1,12 +1,4 @@
-// The label grammar: the one place where labels are read and written.
-//
-//   label := ["SOTA:"] (net | "EReg(" net ")")
-//   net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["+" conv] ["_i" K]
-//   norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
-//   ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
-//          | "FuFFN" | "ScFFN" | "ScFuFFN"
-//   conv  := ("C" | "D" | "S") taps, from 2 to 8
-//   set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
+// Labels are read and written here alone; the grammar is in label_words.h.
 //
 // Without ffn the FFN is two linear layers. Upper and lower case are read alike; what is printed is
 // canonical: the case above, and no defaults ("(channel)", "(ffn)", "_i0").
@@ -28,11 +20,15 @@ std::string print_label(const Label& label);
 
 // A word of the grammar and its meaning, as help and manual print them.
 struct LabelWord {
-  std::string_view text;
-  std::string_view meaning;
+  std::string text;
+  std::string meaning;
 };
 
-// Every word, in the order of the grammar.
+// Every word, in the order of the grammar; and those of a label, with its numbers.
 std::vector<LabelWord> label_words();
+std::vector<LabelWord> label_words(const Label& label);
+
+// Indented, as documents show it.
+std::string_view label_grammar();
 
 }  // namespace aero::spec

@@ -19,5 +19,6 @@ from aero._core import Flops as Flops
 from aero._core import NonlinearOperations as NonlinearOperations
 from aero._core import OperationCount as OperationCount
 from aero._core import label_words as label_words
+from aero._core import part_names as part_names
 
 __all__ = ["ArchitectureSpec"]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aero.architecture import ArchitectureSpec, part_names
 from aero.internals.records import changed
 from aero.report.report_file import ComparisonEntry, NetworkEntry, Quantity
 from aero.report.seeds import Difference, Pool, Series, Verdict, family_of
@@ -74,7 +75,7 @@ def _told(
 def _pairs(
     networks: Sequence[NetworkEntry],
 ) -> Iterator[tuple[Quantity, NetworkEntry, NetworkEntry]]:
-    """The pairs: with or without penalty, foldable norm or convolution, another way or none."""
+    """The pairs: with or without penalty, foldable norm or numbered part, another way or none."""
     for entry in networks:
         spec = entry.spec
         if spec["entropy_regularized"]:
@@ -86,13 +87,22 @@ def _pairs(
             _twin(networks, entry, norm="none", final_norm="none")
             if str(spec["norm"]).startswith("foldable")
             else None,
-            _twin(networks, entry, convolution="none", convolution_taps=1)
-            if spec["convolution"] != "none"
-            else None,
+            *(_without(networks, entry, name) for name in part_names()),
             _twin(networks, changed(entry, way="")) if entry.way else None,
         ]
         for other in filter(None, others):
             yield "perplexity", entry, other
+
+
+def _without(
+    networks: Sequence[NetworkEntry], entry: NetworkEntry, part: str
+) -> NetworkEntry | None:
+    """The same network without a part; None where it has none."""
+    if entry.spec[part] == "none":
+        return None
+    absent = ArchitectureSpec.from_label("SM").to_dict().items()
+    fields = {name: value for name, value in absent if name.startswith(part)}
+    return _twin(networks, entry, **fields)
 
 
 def _twin(

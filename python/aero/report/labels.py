@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,22 +45,8 @@ def explained(labels: Iterable[str]) -> dict[str, str]:
         >>> explained(["SM+FuFFN_i2"])["_i2"]
         'the 2 deepest FFNs are absent'
     """
-    meanings = label_words()
-    plain = sorted((word for word in meanings if "..." not in word), key=len, reverse=True)
-    pattern = "|".join([r"EReg\(", r"_i\d+", "[CDS][2-8]", *map(re.escape, plain)])
     found: dict[str, str] = {}
     for label in labels:
-        for word in re.findall(pattern, label):
-            name = "EReg(...)" if word == "EReg(" else word
-            found.setdefault(name, _meaning(name, meanings))
+        for word, meaning in label_words(label).items():
+            found.setdefault(word, meaning)
     return found
-
-
-def _meaning(word: str, meanings: Mapping[str, str]) -> str:
-    if word.startswith("_i"):
-        return meanings["_iK"].replace("the K deepest", f"the {word[2:]} deepest")
-    if re.fullmatch("[CDS][2-8]", word):
-        taps = f"{word[1]} tokens"
-        meaning = meanings[f"{word[0]}4"].replace("4 tokens, or 2 to 8", taps)
-        return meaning.replace("as many taps", taps)
-    return meanings[word]

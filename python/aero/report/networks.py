@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aero.analysis.spectra import SPECTRA
-from aero.architecture import ArchitectureSpec
+from aero.architecture import ArchitectureSpec, part_names
 from aero.internals.run_files import Evaluation, PositionLoss, Quarters
 from aero.report.report_file import (
     ContextUse,
@@ -89,7 +89,8 @@ def _reading_order(spec: ArchitectureSpec) -> tuple[bool, int, bool, bool]:
     norms = (
         "layer", "none", "foldable_channel", "foldable_scalar", "dynamic_tanh", "dynamic_erf"
     )  # fmt: skip
-    added = spec.convolution != "none", spec.entropy_regularized
+    has_parts = any(getattr(spec, name) != "none" for name in part_names())
+    added = has_parts, spec.entropy_regularized
     return spec.shaped_attention, norms.index(spec.norm), *added
 
 
