@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 from pathlib import Path
 
 from torch import nn
 
 import aero
+from aero.architecture import ArchitectureSpec
 from aero.internals.atomic_files import (
     require_no_run,
     write_bytes_atomically,
@@ -29,6 +31,7 @@ _REPLACED = {
     "aero.ops": "aero.export.remote.operators",
 }
 _ENTRY_FILE = "modeling_aero"
+_FIELDS = "    # The fields, which `export_remote_code` writes."
 _AUTO_CLASSES = {
     "AutoConfig": "AeroConfig",
     "AutoModel": "AeroModel",
@@ -103,7 +106,18 @@ def _file_name(module: str) -> str:
 def _source_of(module: str) -> str:
     spec = importlib.util.find_spec(_REPLACED.get(module, module))
     assert spec is not None and spec.origin is not None, module
-    return Path(spec.origin).read_text(encoding="utf-8")
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return source.replace(_FIELDS, _fields()) if module == "aero.architecture" else source
+
+
+def _fields() -> str:
+    """The fields of a network's architecture, with defaults."""
+    fields = ArchitectureSpec.from_label("SM+LN+G", model="mini").to_dict().items()
+    return "\n".join(
+        f"    {name}: {type(value).__name__} = "
+        + (json.dumps(value) if isinstance(value, str) else repr(value))
+        for name, value in fields
+    )
 
 
 def _rewritten(source: str) -> tuple[str, list[tuple[str, bool]]]:

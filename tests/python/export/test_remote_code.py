@@ -1,5 +1,6 @@
 """Folders that `transformers` loads with `trust_remote_code`, without this package."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,7 +12,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.architecture import ArchitectureSpec
 from aero.export import export_remote_code
-from aero.export.remote import architecture
 from aero.models import AeroForCausalLM
 
 from .conftest import tokens, trained
@@ -114,7 +114,9 @@ def test_with_the_package_the_folder_is_one_of_ours(networks):
             assert type(model) is AeroForCausalLM
 
 
-def test_the_plain_architecture_has_the_fields_and_defaults_of_ours():
+def test_the_plain_architecture_has_the_fields_and_defaults_of_ours(networks, monkeypatch):
+    monkeypatch.syspath_prepend(networks[0] / "baseline")
+    architecture = importlib.import_module("aero_architecture")
     ours = ArchitectureSpec.from_label("SM+LN+G", model="mini").to_dict()
     assert architecture.ArchitectureSpec().to_dict() == ours
     assert architecture.ArchitectureSpec.from_dict(ours).replace(width=64).width == 64

@@ -11,27 +11,7 @@ from typing import Any
 class ArchitectureSpec:
     """Like `aero.ArchitectureSpec`; the defaults are ``SM+LN+G`` in the size ``mini``."""
 
-    family: str = "gpt2"
-    num_layers: int = 6
-    num_heads: int = 4
-    head_dim: int = 32
-    width: int = 128
-    hidden_width: int = 512
-    context_length: int = 128
-    vocab_size: int = 4096
-    tied_embeddings: bool = True
-    rotary_fraction: float = 0.0
-    parallel_residual: bool = False
-    norm: str = "layer"
-    final_norm: str = "layer"
-    ffn: str = "gelu"
-    normalized_layers: str = "ffn"
-    convolution: str = "none"
-    convolution_taps: int = 1
-    num_pruned_ffns: int = 0
-    temperature: str = "none"
-    entropy_regularized: bool = False
-    shaped_attention: bool = False
+    # The fields, which `export_remote_code` writes.
 
     @classmethod
     def from_label(cls, label: str, *, model: str = "gpt2", **overrides: Any) -> ArchitectureSpec:
