@@ -111,8 +111,8 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
         The new network, condition numbers per layer, and the measured error.
 
     Raises:
-        ValueError: LayerNorm, DyT or Derf, shaped attention, a convolution, FFNs of two layers, no
-            FFN at all, values that are not finite, or a bound below 1.
+        ValueError: LayerNorm, DyT or Derf, shaped attention, a part that reads earlier tokens, FFNs
+            of two layers, no FFN at all, values that are not finite, or a bound below 1.
 
     Example:
         >>> from aero import absorb_ffn, AeroForCausalLM

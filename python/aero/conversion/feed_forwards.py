@@ -7,11 +7,10 @@ from typing import Literal
 
 from torch import nn
 
-from aero.architecture import ArchitectureSpec
-from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.nn.parts import part_places
 
 _SCALED = {
     "linear": "scaled",
@@ -96,20 +95,6 @@ def scaling_step(config: AeroConfig) -> Step:
     )
 
 
-def convolution_step(config: AeroConfig, target: ArchitectureSpec) -> Step:
-    """The step that adds a convolution along the tokens; it starts as none."""
-    spec = config.spec
-    refuse_parts("add_convolution", spec)
-    kind = target.convolution.replace("_", " ")
-    changed = spec.replace(convolution=target.convolution, convolution_taps=target.convolution_taps)
-    return Step(
-        "add_convolution",
-        True,
-        f"{kind} convolution of {target.convolution_taps} taps, at the start the token itself",
-        with_spec(config, changed),
-    )
-
-
 def normalizing_step(config: AeroConfig, ffn: str, normalized_layers: str) -> Step:
     """The step to plain linear FFNs or ones under weight norm (exact) or spectral norm (not)."""
     changed = config.spec.replace(ffn=ffn, normalized_layers=normalized_layers)
@@ -171,9 +156,8 @@ def pruning_step(config: AeroConfig, layers: Sequence[int]) -> Step:
     if len(set(layers)) != len(layers):
         raise ValueError(f"prune_ffn: layers must be distinct, got {list(layers)}")
     pruned = [*config.layers_without_ffn, *layers]
-    gone = ["mlp", "ln_2", "gain"]
-    if spec.convolution != "token_shift":
-        gone.append("convolution")
+    of_ffn = [name for name, place in part_places(spec).items() if place != "attention"]
+    gone = ["mlp", "ln_2", "gain", *of_ffn]
 
     def change(weights: Weights) -> None:
         for layer in layers:

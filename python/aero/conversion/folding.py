@@ -10,6 +10,7 @@ from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import FoldableNorm
+from aero.nn.parts import part_places
 
 _EPS = FoldableNorm(1).eps
 
@@ -60,6 +61,7 @@ def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
     spec = config.spec
     folds_blocks = has_foldable_blocks(spec)
     folds_head = spec.final_norm == "foldable" and not keeps_final
+    beside = [name for name, place in part_places(spec).items() if place == "beside FFN"]
     if not folds_blocks and not folds_head:
         raise ValueError(f"fold_norm: {spec.label} has no foldable norm")
 
@@ -74,7 +76,7 @@ def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
             _fold_shaped_blocks(weights, spec.num_layers)
         elif folds_blocks:
             for layer in range(spec.num_layers):
-                _fold_block(weights, layer)
+                _fold_block(weights, layer, beside)
 
     folded = spec.replace(
         norm="none" if folds_blocks else spec.norm,
@@ -99,14 +101,16 @@ def _scale(weights: Weights, norm: str) -> Tensor:
     return weights.vector(f"{norm}.weight") * torch.rsqrt(mean_square + _EPS)
 
 
-def _fold_block(weights: Weights, layer: int) -> None:
+def _fold_block(weights: Weights, layer: int, beside: list[str]) -> None:
     for path, norm in readers(weights, layer):
         weights.set_matrix(path, _scale(weights, norm)[:, None] * weights.matrix(path))
-    taps = f"transformer.h.{layer}.convolution.weight"
-    # A depthwise one goes through the norm to the weights behind it.
-    if taps in weights.tensors and weights.tensors[taps].dim() == 3:
-        scale = _scale(weights, f"transformer.h.{layer}.ln_2")[:, None]
-        weights.set(taps, scale * weights.vector(taps))
+    # Factors in front of a product leave the norm's to the product; matrices [.., in, out] beside
+    # the FFN read its output.
+    for name in beside:
+        matrices = f"transformer.h.{layer}.{name}.weight"
+        if matrices in weights.tensors:
+            scale = _scale(weights, f"transformer.h.{layer}.ln_2")[:, None]
+            weights.set(matrices, scale * weights.vector(matrices))
     for norm in ("ln_1", "ln_2"):
         weights.drop(f"transformer.h.{layer}.{norm}")
 

@@ -17,7 +17,6 @@ from aero.conversion.attention_parts import (
 )
 from aero.conversion.feed_forwards import (
     activation_step,
-    convolution_step,
     fusing_step,
     normalizing_step,
     pruning_step_to,
@@ -26,7 +25,7 @@ from aero.conversion.feed_forwards import (
 from aero.conversion.folding import folding_step
 from aero.conversion.in_place import check_in_place, replace_in_place
 from aero.conversion.layer_norms import layer_norm_steps
-from aero.conversion.parts import SIZE_FIELDS
+from aero.conversion.parts import SIZE_FIELDS, adding_steps
 from aero.conversion.plan import ConversionPlan, Step, as_new_network, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
@@ -141,7 +140,7 @@ def plan_steps(config: AeroConfig, label: str, **options: Any) -> list[Step]:
     planner.plan_activation(target)
     planner.plan_norms(target)
     planner.plan_feed_forwards(target)
-    planner.plan_convolution(target)
+    planner.add(adding_steps, target)
     if planner.spec.num_pruned_ffns != target.num_pruned_ffns:
         planner.add(pruning_step_to, target.num_pruned_ffns)
     if planner.spec.temperature != target.temperature:
@@ -224,7 +223,8 @@ class _Planner:
     def add(self, make_steps: Callable[..., Step | list[Step]], *arguments: Any) -> None:
         made = make_steps(self.config, *arguments)
         self.steps += made if isinstance(made, list) else [made]
-        self.config = self.steps[-1].config
+        if self.steps:
+            self.config = self.steps[-1].config
 
     def plan_activation(self, target: ArchitectureSpec) -> None:
         if _activation(self.spec.ffn) != _activation(target.ffn):
@@ -253,11 +253,6 @@ class _Planner:
                 "folded, all of them, but none can be added, and DyT and Derf are trained from "
                 "scratch; state final_norm=... to keep the last"
             )
-
-    def plan_convolution(self, target: ArchitectureSpec) -> None:
-        before, after = ((spec.convolution, spec.convolution_taps) for spec in (self.spec, target))
-        if before != after:
-            self.add(convolution_step, target)
 
     def plan_feed_forwards(self, target: ArchitectureSpec) -> None:
         if self.spec.ffn == target.ffn and self.spec.normalized_layers == target.normalized_layers:

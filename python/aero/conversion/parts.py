@@ -1,4 +1,4 @@
-"""The parts of labels: which fields are sizes, and which steps cannot take which part, and why."""
+"""The parts of labels: which fields are sizes, what steps refuse which part, and what adds one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.plan import Step
+from aero.conversion.weights import with_spec
+from aero.models import AeroConfig
+from aero.nn.parts import BLOCK_PARTS, part_fields
 
 #: Fields of a spec that a conversion leaves as they are; labels name all others.
 SIZE_FIELDS = (
@@ -20,19 +24,19 @@ class _Part:
 
     Attributes:
         name: in errors.
-        is_in: whether a network has it.
         refused: by step, why it cannot be taken, and the way out.
+        effect: of adding it, in one line; None where no step adds it.
     """
 
     name: str
-    is_in: Callable[[ArchitectureSpec], bool]
     refused: Mapping[str, str]
+    effect: Callable[[ArchitectureSpec], str] | None = None
 
 
-_PARTS = (
-    _Part(
+# By the field that says whether a network has it.
+_PARTS = {
+    "shaped_attention": _Part(
         "shaped attention",
-        lambda spec: spec.shaped_attention,
         {
             "absorb_ffn": "which has no value and output weights to take the FFNs in; leave its "
             "FFNs as they are",
@@ -40,9 +44,8 @@ _PARTS = (
             "take gain and bias in; train such a network again",
         },
     ),
-    _Part(
+    "convolution": _Part(
         "a convolution",
-        lambda spec: spec.convolution != "none",
         {
             "absorb_ffn": "whose tokens before no frame takes in; leave its FFNs as they are",
             "fold_layernorm": "which reads zeros before the first token, where LayerNorm's bias is "
@@ -51,8 +54,12 @@ _PARTS = (
             "convert in place": "and the model's caches keep none of its inputs; convert without "
             "inplace",
         },
+        lambda spec: (
+            f"{spec.convolution.replace('_', ' ')} convolution of "
+            f"{spec.convolution_taps} taps, at the start the token itself"
+        ),
     ),
-)
+}
 
 
 def label_fields(spec: ArchitectureSpec) -> dict[str, object]:
@@ -62,6 +69,21 @@ def label_fields(spec: ArchitectureSpec) -> dict[str, object]:
 
 def refuse_parts(step: str, spec: ArchitectureSpec) -> None:
     """Raises ValueError where a network has a part that a step cannot take."""
-    for part in _PARTS:
-        if step in part.refused and part.is_in(spec):
+    for field, part in _PARTS.items():
+        if step in part.refused and getattr(spec, field) not in (False, "none"):
             raise ValueError(f"{step}: {spec.label} has {part.name}, {part.refused[step]}")
+
+
+def adding_steps(config: AeroConfig, target: ArchitectureSpec) -> list[Step]:
+    """The steps that give layers the parts of another network; they start as if absent."""
+    steps = []
+    for field in BLOCK_PARTS:
+        fields = part_fields(target, field)
+        if fields == part_fields(config.spec, field):
+            continue
+        effect = _PARTS[field].effect
+        assert effect is not None
+        refuse_parts(f"add_{field}", config.spec)
+        config = with_spec(config, config.spec.replace(**fields))
+        steps.append(Step(f"add_{field}", True, effect(target), config))
+    return steps

@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from aero.architecture import ArchitectureSpec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import CausalSelfAttention
+from aero.nn.parts import BLOCK_PARTS
 
 # Parameters and buffers that a network starts with by itself where a conversion adds them.
 _OWN_STARTS = frozenset(
@@ -199,13 +200,13 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
 def start_additions_neutral(network: AeroForCausalLM) -> None:
     """Lets the parts that a step adds change nothing; a network from scratch starts otherwise."""
     for block in network.transformer.blocks():
-        if block.convolution is not None:
-            block.convolution.reset_parameters()
+        for part in block.parts().values():
+            part.reset_parameters()
 
 
 def _starts_by_itself(name: str) -> bool:
     parts = name.split(".")
-    is_neutral = parts[-1] == "weight" and parts[-2] in ("ln_1", "ln_2", "ln_f", "convolution")
+    is_neutral = parts[-1] == "weight" and parts[-2] in ("ln_1", "ln_2", "ln_f", *BLOCK_PARTS)
     return parts[-1] in _OWN_STARTS or is_neutral or "parametrizations" in parts
 
 

@@ -22,9 +22,9 @@ from aero.nn import (
     Temperature,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
-from aero.nn.convolution import CausalConvolution
 from aero.nn.linear import normalize_weight
 from aero.nn.norm import DynamicNorm
+from aero.nn.parts import build_parts, part_fields, part_places
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -54,19 +54,8 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
             if spec.parallel_residual
             else "sequential"
         ),
-        convolution=_build_convolution(config, layer_index, has_ffn=not is_pruned),
+        parts=build_parts(spec, layer_index, has_ffn=not is_pruned),
     )
-
-
-def _build_convolution(
-    config: AeroConfig, layer_index: int, *, has_ffn: bool
-) -> CausalConvolution | None:
-    """A token shift belongs to attention; the others go where an FFN is pruned."""
-    spec = config.spec
-    if spec.convolution == "none" or not (has_ffn or spec.convolution == "token_shift"):
-        return None
-    kind = cast(Any, spec.convolution)
-    return CausalConvolution(spec.width, spec.convolution_taps, kind, layer_index=layer_index)
 
 
 def build_norm(config: AeroConfig, kind: str) -> nn.LayerNorm | FoldableNorm | DynamicNorm | None:
@@ -198,14 +187,12 @@ def check_annealing(source: ArchitectureSpec, target: ArchitectureSpec) -> Annea
             f"{', '.join(_TARGET_ACTIVATIONS)}, got {source.ffn} and {target.ffn}; "
             "cut it (aero.convert) and train on"
         )
-    convolution = (source.convolution, source.convolution_taps)
-    if source.convolution != "none" and (
-        convolution != (target.convolution, target.convolution_taps) or target.num_pruned_ffns > 0
-    ):
-        raise ValueError(
-            f"{way}: a convolution can be added, but neither changed nor pruned; keep it, and all "
-            "FFNs, in the label"
-        )
+    for name in part_places(source):
+        if part_fields(source, name) != part_fields(target, name) or target.num_pruned_ffns > 0:
+            raise ValueError(
+                f"{way}: a {name} can be added, but neither changed nor pruned; keep it, and all "
+                "FFNs, in the label"
+            )
     if source.num_pruned_ffns > 0:
         raise ValueError(f"{way}: the trained network must have all its FFNs")
     for old, new in ((source.norm, target.norm), (source.final_norm, target.final_norm)):

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 from aero.architecture import ArchitectureSpec
 from aero.models.head_penalty import PUBLISHED_TOKENS
 from aero.nn.gates import GATED_PARTS
+from aero.nn.parts import BLOCK_PARTS
 
 # Field of ArchitectureSpec -> key here. `transformers` would take a key `temperature` for that of
 # sampling, so the attention's has a longer name.
@@ -246,13 +247,15 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def layer_types(self) -> list[str]:
-        """Has caches of `transformers` hold the last inputs of a convolution; there with one only.
+        """Has caches of `transformers` hold the last inputs of parts; there with parts only.
 
         Raises:
-            AttributeError: the network has no convolution, and caches hold keys and values alone.
+            AttributeError: the network has none, and caches hold keys and values alone.
         """
-        if self.convolution == "none":
-            raise AttributeError("AeroConfig: layer_types is of networks with a convolution")
+        if all(getattr(self, name) == "none" for name in BLOCK_PARTS):
+            raise AttributeError(
+                f"AeroConfig: layer_types is of networks with a {' or '.join(BLOCK_PARTS)}"
+            )
         return ["hybrid"] * self.num_layers
 
     @classmethod

@@ -208,9 +208,10 @@ class AeroModel(AeroPreTrainedModel):
             )
         if cache is None:
             return DynamicCache(config=self.config)
-        if self.config.convolution != "none" and not _holds_inputs(cache, len(self.h)):
+        parts = sorted({name for block in self.blocks() for name in block.parts()})
+        if parts and not _holds_inputs(cache, len(self.h)):
             raise ValueError(
-                "AeroModel: cache must be made for a network with a convolution, got one without "
+                f"AeroModel: cache must be made for a network with a {parts[0]}, got one without "
                 "room for its inputs; give DynamicCache(config=model.config)"
             )
         return cache
@@ -282,7 +283,7 @@ class AeroModel(AeroPreTrainedModel):
 
 
 def _holds_inputs(cache: Cache, num_layers: int) -> bool:
-    """Returns whether a cache keeps the last inputs of the convolution of every layer."""
+    """Returns whether a cache keeps the last inputs of the parts of every layer."""
     layers = cache.layers
     return len(layers) >= num_layers and all(hasattr(one, "update_conv_state") for one in layers)
 

@@ -26,8 +26,7 @@ from aero.nn import (
     Temperature,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
-from aero.nn.block import INITIAL_GAIN
-from aero.nn.convolution import CausalConvolution
+from aero.nn.block import INITIAL_GAIN, BlockPart
 from aero.nn.gates import GATED_PARTS, Gates
 from aero.nn.linear import Linear
 from aero.nn.norm import INITIAL_ALPHA, DynamicNorm
@@ -72,8 +71,9 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
             init.zeros_(module.bias)
         elif module.negative_slope is not None:
             init.constant_(module.negative_slope, config.leaky_slope_init)
-    elif isinstance(module, CausalConvolution):
-        _initialize_convolution(module)
+    elif isinstance(module, BlockPart):
+        for name, start in module.first_parameters().items():
+            init.copy_(module.get_parameter(name), start)
     elif isinstance(module, Block) and module.gain is not None:
         init.constant_(module.gain, INITIAL_GAIN)
     strength_bias: Tensor | None = getattr(module, "strength_bias", None)
@@ -81,21 +81,6 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
         init.zeros_(strength_bias)
     if isinstance(module, (AnnealedNorm, AnnealedFeedForward)):
         init.zeros_(module.progress)
-
-
-def _initialize_convolution(convolution: CausalConvolution) -> None:
-    """The factors of the tokens before start like torch's `Conv1d`, matrices of a full one at zero.
-
-    Factors that start at zero stay alike in all channels: D4 with one head then ends at an eighth
-    more perplexity (docs/explanation/negative_results.md). For a full one the two starts are equal.
-    """
-    if convolution.kind == "full":
-        init.zeros_(convolution.weight)
-    else:
-        bound = 1.0 / math.sqrt(convolution.taps)
-        start = torch.empty_like(convolution.weight).uniform_(-bound, bound)
-        start[0] = 1.0
-        init.copy_(convolution.weight, start)
 
 
 class PositionEmbedding(nn.Embedding):

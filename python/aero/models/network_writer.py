@@ -156,7 +156,7 @@ def _tensors(model: AeroForCausalLM) -> Tensors:
         found |= _norm(f"{name}.norm_1", block.ln_1) | _norm(f"{name}.norm_2", block.ln_2)
         found |= _attention(f"{name}.attention", block.attn, context)
         found |= _feed_forward(f"{name}.feed_forward", block.mlp)
-        found |= _convolution(name, block, found)
+        _multiply_out(name, block, found)
     return found
 
 
@@ -223,24 +223,16 @@ def _feed_forward(name: str, mlp: nn.Module | None) -> Tensors:
     return found
 
 
-def _convolution(name: str, block: Block, found: Tensors) -> Tensors:
-    """The taps, newest first, in the rows of the product that reads them: factors multiplied out.
+def _multiply_out(name: str, block: Block, found: Tensors) -> None:
+    """Puts the parts of a layer into the products that read tokens along with those before them.
 
-    A full one beside an FFN of two layers has a product of its own, of the earlier tokens.
+    One beside an FFN of two layers has a product of its own, of the earlier tokens.
     """
-    convolution = block.convolution
-    if convolution is None:
-        return {}
-    taps: Tensor = convolution.weight
     fused = isinstance(block.mlp, FusedFeedForward)
-    if convolution.kind == "full" and not fused:
-        return {f"{name}.convolution.weight": taps.flatten(0, 1)}
     ffn = f"{name}.feed_forward" if fused else f"{name}.feed_forward.0"
-    is_shift = convolution.kind == "token_shift"
-    product = f"{name}.attention.projection" if is_shift else ffn
-    newest = found[f"{product}.weight"]
-    assert newest is not None
-    if convolution.kind == "full":
-        return {f"{product}.weight": torch.cat([newest, taps.flatten(0, 1)])}
-    rows = taps.double().unsqueeze(-1) * newest.double()
-    return {f"{product}.weight": rows.flatten(0, 1)}
+    for key, part in block.parts().items():
+        product = f"{name}.attention.projection" if part.place == "attention" else ffn
+        if part.place == "beside FFN" and not fused:
+            product = f"{name}.{key}"
+        weight = f"{product}.weight"
+        found[weight] = part.multiplied_out(found.get(weight))

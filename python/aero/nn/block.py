@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aero.architecture import ArchitectureSpec
 from aero.nn.annealed_modules import AnnealedNorm
 from aero.nn.attention import CausalSelfAttention, SequenceContext, ShapedSelfAttention
-from aero.nn.convolution import CausalConvolution
 from aero.nn.feed_forward import (
     FeedForward,
     FusedFeedForward,
@@ -22,6 +24,7 @@ from aero.nn.weight_decay import Scales
 
 Norm = nn.LayerNorm | FoldableNorm | DynamicNorm | AnnealedNorm
 Residual = Literal["sequential", "parallel", "skipless"]
+Place = Literal["attention", "FFN", "beside FFN"]
 
 # Start of the trainable gain on a skipless block's feed-forward (He & Hofmann, 2024).
 INITIAL_GAIN = 0.1
@@ -34,6 +37,46 @@ def normalize(norm: Norm | None, stream: Tensor, token_mask: Tensor | None) -> T
     if isinstance(norm, (FoldableNorm, AnnealedNorm)):
         return norm(stream, token_mask)  # type: ignore[no-any-return]
     return norm(stream)  # type: ignore[no-any-return]
+
+
+class BlockPart(Scales, ABC):
+    """What a label adds to a layer, linear along the tokens: [B, T, C] from [B, T, C].
+
+    In place ``"attention"`` or ``"FFN"`` it makes what that reads; ``"beside FFN"`` it adds to the
+    FFN's output. `aero.nn.parts` lists all kinds.
+    """
+
+    @classmethod
+    @abstractmethod
+    def place_in(cls, spec: ArchitectureSpec) -> Place | None:
+        """Returns where it stands in a network; None where that has none."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, spec: ArchitectureSpec, layer_index: int) -> BlockPart:
+        """Returns the one of a layer of a network that has it."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """The place where it stands."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Sets the start at which the layer is as without it."""
+
+    @abstractmethod
+    def first_parameters(self) -> dict[str, Tensor]:
+        """Returns what its parameters start as in a network that is trained from scratch."""
+
+    @abstractmethod
+    def multiplied_out(self, newest: Tensor | None) -> Tensor:
+        """Returns the rows [n C, out] of the product that reads each token beside those before it.
+
+        Args:
+            newest: the product without the part, [C, out]; None of a product of its own beside an
+                FFN of two layers, which reads the tokens before alone.
+        """
 
 
 class Block(Scales):
@@ -52,7 +95,7 @@ class Block(Scales):
         ln_1: the norm before the attention; None without.
         ln_2: the norm before the feed-forward; None without, and always in a skipless block.
         residual: the scheme.
-        convolution: along the tokens, of a kind that says where it stands; None without.
+        parts: what else its label names, by the name that its weights have in state dicts.
 
     Example:
         >>> from aero.nn import Block, SequenceContext
@@ -74,7 +117,7 @@ class Block(Scales):
         ln_2: Norm | None = None,
         *,
         residual: Residual = "sequential",
-        convolution: CausalConvolution | None = None,
+        parts: Mapping[str, BlockPart] | None = None,
     ) -> None:
         super().__init__()
         self.ln_1 = ln_1
@@ -82,7 +125,12 @@ class Block(Scales):
         self.ln_2 = ln_2
         self.mlp = mlp
         self.residual = residual
-        self.convolution = convolution
+        given: Mapping[str, nn.Module] = parts or {}
+        for name, part in given.items():
+            if not isinstance(part, BlockPart):
+                kind = type(part).__name__
+                raise ValueError(f"Block: parts must be of BlockPart, got {kind} for {name}")
+            self.add_module(name, part)
         has_gain = residual == "skipless" and mlp is not None
         self.gain = nn.Parameter(torch.full((1,), INITIAL_GAIN)) if has_gain else None
 
@@ -90,10 +138,14 @@ class Block(Scales):
     # `DropInBlock` sets it.
     dropout = 0.0
 
+    def parts(self) -> dict[str, BlockPart]:
+        """Returns what else its label names, by name."""
+        return {name: part for name, part in self.named_children() if isinstance(part, BlockPart)}
+
     def forward(self, stream: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the new stream, [B, T, C], and the attention's row entropies, [B, H, T]."""
         inputs = normalize(self.ln_1, stream, context.token_mask)
-        attended, entropy = self.attn(self._convolved("token_shift", inputs, context), context)
+        attended, entropy = self.attn(self._read_by("attention", inputs, context), context)
         attended = self._dropped(attended)
         if self.residual == "parallel":
             return attended + self._after_feed_forward(stream, context), entropy
@@ -117,7 +169,7 @@ class Block(Scales):
         norm = self.ln_2
         # What is added to the FFN's output, or changes its input, needs the two apart.
         drops = self.dropout > 0 and self.training
-        apart = drops or (self.convolution is not None and self.convolution.kind != "token_shift")
+        apart = drops or any(part.place != "attention" for part in self.parts().values())
         if isinstance(mlp, ScaledFusedFeedForward) and (
             not apart and (norm is None or isinstance(norm, FoldableNorm))
         ):
@@ -136,15 +188,16 @@ class Block(Scales):
         drops = self.dropout > 0 and self.training
         return F.dropout(added, self.dropout) if drops else added
 
-    def _convolved(self, kind: str, inputs: Tensor, context: SequenceContext) -> Tensor:
-        """The inputs through the convolution, if it is of this kind."""
-        if self.convolution is None or self.convolution.kind != kind:
-            return inputs
-        return self.convolution(inputs, context)  # type: ignore[no-any-return]
+    def _read_by(self, place: Place, inputs: Tensor, context: SequenceContext) -> Tensor:
+        """The inputs through the parts in front of attention or feed-forward."""
+        for part in self.parts().values():
+            if part.place == place:
+                inputs = part(inputs, context)
+        return inputs
 
     def _feed_forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
-        """The feed-forward with its convolution."""
-        read = self._convolved("depthwise", inputs, context)
+        """The feed-forward with its parts."""
+        read = self._read_by("FFN", inputs, context)
         gate = None if context.gates is None else context.gates.activation
         if isinstance(self.mlp, FeedForward) and self.mlp.activation == "leaky_relu":
             fed: Tensor = self.mlp(read, context.negative_slope)
@@ -152,6 +205,7 @@ class Block(Scales):
             fed = self.mlp(read, activation_gate=gate)
         else:
             fed = self.mlp(read)  # type: ignore[misc]
-        if self.convolution is None or self.convolution.kind != "full":
-            return fed
-        return fed + self.convolution(inputs, context)  # type: ignore[no-any-return]
+        for part in self.parts().values():
+            if part.place == "beside FFN":
+                fed = fed + part(inputs, context)
+        return fed

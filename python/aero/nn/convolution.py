@@ -9,20 +9,27 @@ Letters: B batch, T tokens of this call, S keys with cached ones, H heads, C mod
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aero.architecture import ArchitectureSpec
 from aero.nn.attention import SequenceContext
+from aero.nn.block import BlockPart, Place
 from aero.nn.linear import linear
-from aero.nn.weight_decay import Scales
 
 ConvolutionKind = Literal["full", "depthwise", "token_shift"]
+_PLACES: dict[str, Place] = {
+    "full": "beside FFN",
+    "depthwise": "FFN",
+    "token_shift": "attention",
+}
 
 
-class CausalConvolution(Scales):
+class CausalConvolution(BlockPart):
     """What the tokens before add to each token; a token reads those that attention lets it see.
 
     ``"full"``: ``y_t = sum over k >= 1 of x_{t-k} W_k``, to be added to what an FFN makes of x_t;
@@ -52,12 +59,50 @@ class CausalConvolution(Scales):
         self.weight = nn.Parameter(torch.empty(shape))
         self.reset_parameters()
 
+    @classmethod
+    def place_in(cls, spec: ArchitectureSpec) -> Place | None:
+        """Returns where it stands in a network; None where that has none."""
+        return _PLACES.get(spec.convolution)
+
+    @classmethod
+    def of(cls, spec: ArchitectureSpec, layer_index: int) -> CausalConvolution:
+        """Returns the one of a layer of a network."""
+        kind = cast(Any, spec.convolution)
+        return cls(spec.width, spec.convolution_taps, kind, layer_index=layer_index)
+
+    @property
+    def place(self) -> Place:
+        """The place of its kind."""
+        return _PLACES[self.kind]
+
     def reset_parameters(self) -> None:
         """The start, at which there is no convolution."""
         with torch.no_grad():
             self.weight.zero_()
             if self.kind != "full":
                 self.weight[0] = 1.0
+
+    def first_parameters(self) -> dict[str, Tensor]:
+        """The factors of the tokens before start like torch's `Conv1d`, matrices at zero.
+
+        Factors that start at zero stay alike in all channels: D4 with one head then ends at an
+        eighth more perplexity (docs/explanation/negative_results.md). For matrices the two starts
+        are equal.
+        """
+        if self.kind == "full":
+            return {"weight": torch.zeros_like(self.weight)}
+        bound = 1.0 / math.sqrt(self.taps)
+        start = torch.empty_like(self.weight).uniform_(-bound, bound)
+        start[0] = 1.0
+        return {"weight": start}
+
+    def multiplied_out(self, newest: Tensor | None) -> Tensor:
+        """Returns its weights in the rows of the product that reads all taps, newest first."""
+        if self.kind == "full":
+            earlier = self.weight.flatten(0, 1)
+            return earlier if newest is None else torch.cat([newest, earlier])
+        assert newest is not None
+        return (self.weight.double().unsqueeze(-1) * newest.double()).flatten(0, 1)
 
     def forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
         """Returns y, [B, T, C].

@@ -66,7 +66,7 @@ def test_two_linear_layers_fuse_beside_it(convolution):
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_a_pruned_ffn_takes_its_convolution_along_but_attention_keeps_its_own(convolution):
     pruned = aero.prune_ffn(trained(f"SM+FN+R+{convolution}"), layers=[0])
-    kept = [block.convolution is not None for block in pruned.transformer.blocks()]
+    kept = ["convolution" in block.parts() for block in pruned.transformer.blocks()]
     assert kept == [convolution == "S2", True]
     count = sum(parameter.numel() for parameter in pruned.parameters())
     assert count == pruned.config.spec.parameter_count(training=True)
@@ -79,8 +79,8 @@ def test_annealing_begins_with_the_outputs_and_ends_with_the_label(convolution):
     assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
     with torch.no_grad():
         for block in network.transformer.blocks():
-            if block.convolution is not None:
-                block.convolution.weight += 0.1
+            for part in block.parts().values():
+                part.weight += 0.1
     set_annealing_progress(network, 1.0)
     found = finish_annealing(network)
     assert found.config.spec.label == f"SM+ScFuFFN+{convolution}_i1"

@@ -17,6 +17,7 @@ from aero.nn import (
     SequenceContext,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm, set_annealing_progress
+from aero.nn.block import BlockPart
 
 C, SLOPE = 6, torch.full((1,), 0.3, dtype=torch.float64)
 MASK = torch.tensor([[False, True, True, True], [True, True, True, True]])
@@ -81,3 +82,33 @@ def test_a_block_is_the_formula_of_its_scheme(kind, residual):
         output, entropies = block(x, context)
         torch.testing.assert_close(output, expected)
         torch.testing.assert_close(entropies, entropy)
+
+
+class Doubled(BlockPart):
+    """Twice what it reads, at a place of one's choice."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.stands = place
+
+    place_in = of = reset_parameters = first_parameters = multiplied_out = None
+    place = property(lambda self: self.stands)
+
+    def forward(self, inputs, context):
+        return 2 * inputs
+
+
+@pytest.mark.parametrize("kind", ["gelu", "fused", "scaled", "scaled fused"])
+@pytest.mark.parametrize("place", ["attention", "FFN", "beside FFN"])
+def test_a_part_changes_what_is_read_or_adds_where_it_stands(place, kind):
+    mlp, attention = FEED_FORWARDS[kind](), CausalSelfAttention(C, 2)
+    block = Block(attention, mlp, nn.LayerNorm(C), nn.LayerNorm(C), parts={"twice": Doubled(place)})
+    block = block.double()
+    x = torch.randn(2, 4, C, dtype=torch.float64)
+    context = SequenceContext(token_mask=MASK)
+    attended, _ = attention(block.ln_1(x) * (2 if place == "attention" else 1), context)
+    stream = x + attended
+    read = block.ln_2(stream)
+    fed = mlp(2 * read if place == "FFN" else read) + (2 * read if place == "beside FFN" else 0)
+    alpha, beta = getattr(mlp, "alpha", 1), getattr(mlp, "beta", 1)
+    torch.testing.assert_close(block(x, context)[0], beta * stream + fed / alpha)

@@ -8,7 +8,14 @@ from tests.python.refusals import assert_refused
 from torch import nn
 from transformers import DynamicCache
 
-from aero.nn import FeedForward, FoldableNorm, ScaledFusedFeedForward, Temperature
+from aero.nn import (
+    Block,
+    CausalSelfAttention,
+    FeedForward,
+    FoldableNorm,
+    ScaledFusedFeedForward,
+    Temperature,
+)
 from aero.nn.annealed_modules import AnnealedNorm, set_annealing_progress
 from aero.nn.drop_in import _host_context
 from aero.nn.linear import Linear, normalize_weight
@@ -24,6 +31,10 @@ annealed = AnnealedNorm(nn.LayerNorm(5), None)
         (
             lambda: ScaledFusedFeedForward(8, trainable=["gamma"]),
             ("trainable", "'alpha' and 'beta' only", "got gamma"),
+        ),
+        (
+            lambda: Block(CausalSelfAttention(8, 2), None, parts={"shift": nn.Linear(8, 8)}),
+            ("parts", "BlockPart", "got Linear for shift"),
         ),
         (lambda: FoldableNorm(3, kind="layer"), ("kind", "'channel' or 'scalar'", "got 'layer'")),
         (
