@@ -20,7 +20,7 @@ class OptimizationRow:
 
     Attributes:
         optimization: The optimization, or None for the stack as it is.
-        comm_bytes: Of both parties, per size; None where the optimization is not legal.
+        comm_bytes: Of both parties, per size; None where the network does not allow it.
         rounds: Per size.
     """
 
@@ -54,8 +54,9 @@ class OptimizationTable:
         label: The network.
         stack: The stack that they start from.
         sizes: T and V per column.
-        cumulative: The stack, then each optimization on top of those before it, listed ones first.
-        alone: Each optimization alone, listed or not.
+        cumulative: The stack, then each optimization that it has on top of those before it, listed
+            ones first.
+        alone: Each of these optimizations alone, listed or not.
         optimized_stacks: The optimized stacks, which start from `spu-2024` whatever `stack` is.
         notes: What the prices leave out or take for granted.
         unchecked: What no publication or measurement confirms of the stack as it is.
@@ -82,6 +83,10 @@ class OptimizationTable:
             for one, all_ in zip(row.comm_bytes, base, strict=True)
         )
 
+    def optimizations(self) -> list[Optimization]:
+        """Those that the stack has."""
+        return [row.optimization for row in self.alone if row.optimization is not None]
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values; savings as fractions."""
 
@@ -100,7 +105,7 @@ class OptimizationTable:
             "label": self.label,
             "stack": self.stack,
             "sizes": [list(size) for size in self.sizes],
-            "optimizations": [one.to_dict() for one in optimizations()],
+            "optimizations": [one.to_dict() for one in self.optimizations()],
             "cumulative": rows(self.cumulative),
             "alone": rows(self.alone),
             "optimized_stacks": [
@@ -126,19 +131,39 @@ class _Network:
     stack: str
     sizes: Sequence[tuple[int, int | None]]
     overrides: dict[str, FieldValue] = field(default_factory=dict)
+    # Why it goes without an optimization -> the names of those.
+    refused: dict[str, list[str]] = field(default_factory=dict)
+
+    def possible(self) -> list[Optimization]:
+        """The optimizations that the stack has."""
+        found = []
+        for one in optimizations():
+            try:
+                stack_description(self.stack).with_fields(one.fields.items())
+            except ValueError:
+                self._refuse(one.name, f"not settings of {self.stack}")
+            else:
+                found.append(one)
+        return found
+
+    def _refuse(self, name: str, reason: str) -> None:
+        names = self.refused.setdefault(reason, [])
+        names += [name] if name not in names else []
 
     def words(self) -> dict[str, Any]:
         """All that is said of the network on the stack as it is, as an `OptimizationTable` has it.
 
-        The dealer's bytes are those of the first size.
+        And which optimizations it goes without. The dealer's bytes are those of the first size.
         """
         reports = [self._report(length, vocab, self.stack, {}) for length, vocab in self.sizes]
         names = [self.stack, *optimized_stack_names()]
         trust = {name: stack_description(name).trust for name in names}
         trust[self.stack] = trusted(reports[0].trust, reports[0].total)
         others = different_trust(trust)
+        without = [f"without {', '.join(n)}: {reason}" for reason, n in self.refused.items()]
+        notes = [*(one for r in reports for one in r.notes), *others, *without]
         return {
-            "notes": tuple(dict.fromkeys([*(one for r in reports for one in r.notes), *others])),
+            "notes": tuple(dict.fromkeys(notes)),
             "unchecked": tuple(dict.fromkeys(one for r in reports for one in r.unchecked)),
             "trust": "" if others else trust[self.stack],
             "lowerings": reports[0].lowerings,
@@ -147,7 +172,8 @@ class _Network:
     def row(
         self, optimization: Optimization | None, fields: Mapping[str, FieldValue]
     ) -> OptimizationRow:
-        return OptimizationRow(optimization, *self._priced(self.stack, fields))
+        name = "" if optimization is None else optimization.name
+        return OptimizationRow(optimization, *self._priced(self.stack, fields, name))
 
     def on_optimized(self, name: str) -> OptimizedStack:
         base = stack_fields("spu-2024")
@@ -157,7 +183,7 @@ class _Network:
         return OptimizedStack(name, fields, *self._priced(name, {}))
 
     def _priced(
-        self, stack: str, fields: Mapping[str, FieldValue]
+        self, stack: str, fields: Mapping[str, FieldValue], optimization: str = ""
     ) -> tuple[tuple[float | None, ...], tuple[int | None, ...]]:
         comm: list[float | None] = []
         rounds: list[int | None] = []
@@ -165,9 +191,10 @@ class _Network:
             try:
                 report = self._report(length, vocab, stack, fields)
             except ValueError as error:
-                # The one optimization that not every network allows.
-                if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
+                # As it is, the network has a price: it does not allow the optimization.
+                if not optimization:
                     raise
+                self._refuse(optimization, str(error).removeprefix("simulate: "))
                 comm.append(None)
                 rounds.append(None)
             else:
@@ -193,11 +220,11 @@ def optimization_table(
     stack: str = "spu-2024",
     **overrides: FieldValue,
 ) -> OptimizationTable:
-    """Returns the saving of the optimizations of `optimizations()` on a network.
+    """Returns the saving of the optimizations of `optimizations()` that the stack has on a network.
 
     Args:
-        label: The network. Where its FFNs cannot be absorbed, the cumulative table goes on without
-            that optimization.
+        label: The network. The cumulative table goes on without an optimization that it does not
+            allow, such as absorbed FFNs; `notes` say which and why.
         model: The preset that gives the sizes.
         sizes: T and V of each column; V of None is the preset's.
         stack: The stack that the optimizations start from.
@@ -214,13 +241,13 @@ def optimization_table(
     """
     network = _Network(label, model, stack, tuple(sizes), dict(overrides))
     fields: dict[str, FieldValue] = {}
-    cumulative = [network.row(None, {})]
-    for optimization in optimizations():
+    cumulative, possible = [network.row(None, {})], network.possible()
+    for optimization in possible:
         row = network.row(optimization, {**fields, **optimization.fields})
         cumulative.append(row)
         if None not in row.comm_bytes:
             fields.update(optimization.fields)
-    alone = [network.row(one, one.fields) for one in optimizations()]
+    alone = [network.row(one, one.fields) for one in possible]
     optimized = tuple(network.on_optimized(name) for name in optimized_stack_names())
     return OptimizationTable(
         label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized, **network.words()

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aero.mpc import optimizations
 from aero.mpc.cost import Cost
 from aero.mpc.generation import GenerationReport
 from aero.mpc.network_sweep import SweepResult
@@ -184,7 +183,7 @@ def _alone_cells(table: OptimizationTable) -> Iterator[tuple[str, list[str]]]:
 
 def _optimization_lines(table: OptimizationTable) -> Iterator[str]:
     yield ""
-    for optimization in optimizations():
+    for optimization in table.optimizations():
         yield f"{optimization.name}: {optimization.title}"
         yield f"    assumes: {optimization.assumption}"
         yield f"    changes the function: {optimization.changes}"

@@ -164,8 +164,26 @@ def test_a_network_without_fused_ffns_goes_on_without_absorption() -> None:
     rows = dict(zip(names(table.cumulative), table.cumulative, strict=True))
     assert rows["absorb_ffn"].comm_bytes == (None,)
     assert rows["batch_heads"].comm_bytes[0] is not None
-    assert "absorb_ffn" in to_text(table)
+    assert [one for one in table.notes if one.startswith("without absorb_ffn: absorb_ffn ")]
     json.dumps(table.to_dict())
+
+
+@pytest.mark.parametrize("stack", ["spu-0.9.5", "spu-semi2k", "spu-aby3", "spu-securenn", "sigma"])
+def test_on_every_stack_the_optimizations_that_it_has_are_listed(stack: str) -> None:
+    sizes: dict[str, Any] = {"model": "tiny", "stack": stack}
+    table = optimization_table("SM+ScFuFFN", sizes=[(16, None)], **sizes)
+    listed = dict(zip(names(table.alone), table.alone, strict=True))
+    assert len(listed) == len(table.cumulative) - 1 >= 10
+    without = " ".join(one for one in table.notes if one.startswith("without "))
+    for one in mpc.optimizations():
+        try:
+            report = mpc.simulate("SM+ScFuFFN", context_length=16, **sizes, **one.fields)
+        except ValueError:
+            assert one.name not in listed and one.name in without
+            assert one.title not in to_text(table)
+        else:
+            assert listed[one.name].comm_bytes == (report.comm_bytes,)
+            assert one.name not in without
 
 
 def test_the_table_shows_every_record() -> None:
