@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from aero.mpc import compute_profile, network_profile, operation_cost, simulate
 from aero.mpc.simulation import cheetah_stack_names
-from aero.paper import PaperComparison, compare_with_paper, paper_tables
+from aero.paper import PUBLIC, PaperComparison, compare_with_paper, paper_tables
 from benchmarks.paper.cost_rows import ReproducedRow
 
 # Half a unit of the printed second decimal is 0.08 % of the smallest cell; 0.12 % is the largest
@@ -155,8 +155,9 @@ def _secrets(stack: str) -> Iterator[Comparison]:
         if row["table"] not in (4, 5, 7) or row["label"] != "EReg(SM(t)+ScFuFFN)":
             continue
         sizes = {key: row[key] for key in ("model", "context_length", "vocab_size")}
-        public = simulate(row["label"], **sizes, stack=stack)
-        secret = simulate(row["label"], **sizes, stack=stack, secret_temperature=True)
+        sizes |= {"stack": stack, **PUBLIC}
+        public = simulate(row["label"], **sizes)
+        secret = simulate(row["label"], **sizes | {"secret_temperature": True})
         # alpha scales the FFN's output and beta the residual stream: T x d products each.
         elements = public.sizes["context_length"] * public.sizes["width"]
         scaling = sum(

@@ -13,7 +13,7 @@ from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc import simulate
 from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
-from aero.paper import PaperComparison, compare_with_paper, paper_tables, price_row
+from aero.paper import PUBLIC, PaperComparison, compare_with_paper, paper_tables, price_row
 from aero.tables import table_lines
 from benchmarks.paper.equal_time import TimedNetwork, compare_at_equal_time
 
@@ -148,7 +148,7 @@ def ways_to_price() -> list[str]:
 
 
 def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
-    """Prices a network; nothing is trained.
+    """Prices a network, its temperatures and factors of shaped attention public; trains nothing.
 
     Returns:
         `ways_to_price()` -> cost of one pass over T tokens. Those for generation compute the last
@@ -156,7 +156,7 @@ def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
     """
     found = {}
     for way in ways_to_price():
-        report = mpc.simulate(spec, stack=way)
+        report = mpc.simulate(spec, stack=way, **PUBLIC)
         found[way] = PrivateCost(
             gigabytes=report.comm_bytes / 1e9,
             setup_gigabytes=report.by_kind["setup"].comm_bytes / 1e9,
@@ -214,8 +214,8 @@ def _step(label: str, model: str, context_length: int, stack: str) -> SavingStep
     gigabytes, minutes, perplexity = _printed(label, model, context_length)
     return SavingStep(
         label=label,
-        gigabytes=simulate(spec, stack=stack).comm_bytes / 1e9,
-        minutes=simulate(spec, stack=stack, setup=False).latency().minutes,
+        gigabytes=simulate(spec, stack=stack, **PUBLIC).comm_bytes / 1e9,
+        minutes=simulate(spec, stack=stack, setup=False, **PUBLIC).latency().minutes,
         paper_gigabytes=gigabytes,
         paper_minutes=minutes,
         perplexity=perplexity,

@@ -37,7 +37,7 @@ from benchmarks.paper.flop_shares import (
 
 ABOUT_TABLES = (
     "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which the "
-    "paper's bytes hold in every row. Ratios: ours / paper."
+    "paper's bytes hold in every row. Temperatures are public. Ratios: ours / paper."
 )
 
 

@@ -263,7 +263,8 @@ def _private(private: Mapping[str, Any]) -> list[str]:
         return []
     ways = list(points[0]["costs"])
     header = [
-        "GB of both parties; fitted minutes in parentheses", *ways, "of it set-up (spu-2024)",
+        "GB of both parties, temperatures public; fitted minutes in parentheses", *ways,
+        "of it set-up (spu-2024)",
     ]  # fmt: skip
     lines: dict[tuple[str, ...], list[str]] = {}
     for point in points:

@@ -50,11 +50,11 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
            any<network::Shape>(network, [](const network::Shape&) { return true; }),
        "PV: beta of shaped attention is public, hence free; secret_shape_factors=True prices a "
        "secret one");
-  note(
-      !stack.secret_temperature &&
-          any<network::Scores>(network, [](const network::Scores& one) { return one.temperature; }),
-      "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
-      "one");
+  note(!stack.secret_temperature &&
+           any<network::Scores>(network,
+                                [](const network::Scores& one) { return one.per_position; }),
+       "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
+       "one");
   note(stack.protocol != Protocol::kCheetah,
        "seconds: the arithmetic on shares has rates in spu-epyc alone, 23 % off in the mean and up "
        "to 75 %; other machines count bytes and rounds");

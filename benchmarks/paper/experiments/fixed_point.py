@@ -4,9 +4,9 @@
         [--output table.md]
 
 Each function against exact arithmetic, as `aero cost accuracy`; then, for every run folder, what
-`aero evaluate RUN --fixed-point STACK --set exp_squarings=N` measures: perplexity; the largest
-difference of a logit; the share of positions whose most likely token changes. f = 18, truncations
-round down unless said otherwise.
+`aero evaluate RUN --fixed-point STACK --set exp_squarings=N --set secret_temperature=false`
+measures: perplexity; the largest difference of a logit; the share of positions whose most likely
+token changes. f = 18, truncations round down unless said otherwise.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def network_rows(runs: list[Path], max_tokens: int) -> Iterator[list[str]]:
         for stack in STACKS:
             found = [
                 evaluate_run_in_fixed_point(
-                    run, stack, {"exp_squarings": t}, max_tokens=max_tokens, show_progress=False
+                    run,
+                    stack,
+                    {"exp_squarings": t, "secret_temperature": False},
+                    max_tokens=max_tokens,
+                    show_progress=False,
                 )
                 for t in SQUARINGS
             ]

@@ -14,6 +14,7 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.records import changed
 from aero.internals.run_files import Evaluation, Metrics, TeacherRecord
 from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
+from aero.paper import PUBLIC
 from aero.report.runs import RunRecord
 from benchmarks.paper.cost_rows import private_costs, ways_to_price
 from benchmarks.paper.figures import FIGURE_KINDS
@@ -122,13 +123,13 @@ def test_a_taught_networks_budget_has_its_teachers_tokens() -> None:
 
 
 def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:
-    spec = ArchitectureSpec.from_label("SM+FN+R", model="mini", num_heads=1, vocab_size=1024)
+    spec = ArchitectureSpec.from_label("SM(t)+FN+R", model="mini", num_heads=1, vocab_size=1024)
     costs = private_costs(spec)
     assert list(costs) == [*cheetah_stack_names(), *optimized_stack_names()]
     for way, cost in costs.items():
-        without = mpc.simulate(spec, stack=way, setup=False)
+        without = mpc.simulate(spec, stack=way, setup=False, **PUBLIC)
         assert cost.gigabytes - cost.setup_gigabytes == pytest.approx(without.comm_bytes / 1e9)
-        assert cost.minutes == mpc.simulate(spec, stack=way).latency().minutes
+        assert cost.minutes == mpc.simulate(spec, stack=way, **PUBLIC).latency().minutes
         assert cost.setup_gigabytes > 0
 
 

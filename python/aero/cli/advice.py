@@ -42,8 +42,9 @@ def advise(
     """
     with one_line_errors(ValueError, OSError):
         from aero.mpc.advice import advise as advised
-        from aero.mpc.advice import link_profile
-        from aero.report.cost_texts import said_of
+        from aero.mpc.priced_network import trusted
+        from aero.mpc.profiles import link_profile
+        from aero.report.cost_texts import unchecked, word_lines
         from aero.tables import in_units, table_lines
 
         found = advised(
@@ -83,7 +84,11 @@ def advise(
             ]
             for one in found.networks:
                 lines.append(total(f"with training ({one.change.name})", one))
-            said = said_of(found.report, found.report.latency(found.network, compute))
+            report = found.report
+            doubts = unchecked(report, report.latency(found.network, compute))
+            said = word_lines(
+                found.notes, doubts, trusted(report.trust, report.total), report.lowerings
+            )
             return "\n".join([*lines, "", *said, "", *commands, *without])
 
         commands, without = found.commands(label, model), found.without_command(label)
@@ -110,7 +115,7 @@ def where(
     with cached keys and values; keys of a session, memory, and the bandwidth at which another wins.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.mpc.advice import link_profile
+        from aero.mpc.profiles import link_profile
         from aero.mpc.winners import crossover_mbps, dollar_table, passes, passes_words
         from aero.report.cost_texts import word_lines
 

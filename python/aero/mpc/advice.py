@@ -33,7 +33,7 @@ from aero.mpc.own_networks import (
     word_of,
 )
 from aero.mpc.padding import Longer, cheaper_lengths
-from aero.mpc.priced_network import PricedNetwork
+from aero.mpc.priced_network import PricedNetwork, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile
 from aero.mpc.simulation import described_spec, network_on, simulate
 
@@ -99,6 +99,17 @@ class Advice:
         """The fastest of `networks`; None where none is faster."""
         return self.networks[0] if self.networks else None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the pass, and what its rows on other stacks add by name."""
+        known = (*self.report.notes, *self.report.unchecked)
+        others = [one.report for one in self.rows if one.change.stack]
+        added = (
+            (one.stack, [text for text in (*one.notes, *one.unchecked) if text not in known])
+            for one in others
+        )
+        return (*self.report.notes, *of_each([(self.report.stack, []), *added]))
+
     def commands(self, source: str, model: str = "gpt2") -> list[str]:
         """The configuration in the words of the commands that take it; none where no command does.
 
@@ -144,6 +155,7 @@ class Advice:
             "label": self.report.label,
             "stack": self.report.stack,
             **words_of(self.report),
+            "notes": list(self.notes),
             "network": self.network.to_dict(),
             "comm_bytes": self.report.comm_bytes,
             "seconds": self.seconds,
@@ -167,18 +179,6 @@ class Advice:
             "saved_seconds": self.seconds - one.seconds,
             "fits": one.fits,
         }
-
-
-def link_profile(rtt_ms: float, mbps: float) -> NetworkProfile:
-    """A link of a round trip and a rate, both directions at once."""
-    return NetworkProfile(
-        uplink_mbps=mbps,
-        downlink_mbps=mbps,
-        round_trip_seconds=rtt_ms / 1000,
-        software_seconds=0.0,
-        full_duplex=True,
-        name=f"{mbps:g} Mbit/s, {rtt_ms:g} ms",
-    )
 
 
 def advise(

@@ -20,8 +20,7 @@ Sampling = Literal["argmax", "client"]
 #: How `aero private chat` computes by default: SPU's release, under Cheetah.
 PRIVATE_STACK = "spu-0.9.5"
 _PRIVATE_FIELDS: dict[str, FieldValue] = {
-    "client_one_hot": True, "last_token_head": True, "secret_temperature": True,
-    "secret_shape_factors": True, "threads": 1,
+    "client_one_hot": True, "last_token_head": True, "threads": 1
 }  # fmt: skip
 # And what is cheaper under one protocol.
 _PROTOCOL_FIELDS: dict[str, dict[str, FieldValue]] = {

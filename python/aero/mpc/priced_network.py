@@ -25,11 +25,6 @@ SIZES = {
 # Of the presets that are models of others, by family; a longer context needs other weights.
 _POSITIONS = {"gpt2": 1024, "pythia": 2048}
 
-# The default of every price; `unchecked` says the first half as well.
-PUBLIC_TEMPERATURE = (
-    "qkv/proj: the temperature is public, hence free; a run of `aero private` keeps it secret, "
-    "which secret_temperature=true prices"
-)
 # The stacks that `aero private` runs.
 PRIVATE_STACKS = ("spu-0.9.5", "spu-semi2k", "spu-aby3")
 _KEPT_AS_SHARES = (
@@ -102,8 +97,6 @@ class PricedNetwork:
         found = [*self.notes]
         if self.positions is not None and keys > self.positions:
             found.append(beyond(keys, self.positions, self.label))
-        if self.spec is not None and has_public_temperature(self.spec, fields):
-            found.append(PUBLIC_TEMPERATURE)
         if self.exact_gelu and "gelu" not in stack.prices:
             found += {"erf": [EXACT_GELU], "tanh": [OTHER_GELU]}.get(str(fields["gelu"]), [])
         elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
@@ -123,11 +116,6 @@ def kept_as_shares(stack: str) -> str:
     if stack in PRIVATE_STACKS:
         return f"{_KEPT_AS_SHARES}, as in `aero private`"
     return f"{_KEPT_AS_SHARES}; `aero private` does not run {stack}"
-
-
-def has_public_temperature(spec: ArchitectureSpec, fields: Mapping[str, FieldValue]) -> bool:
-    """Returns whether temperatures are priced that a secret would make dearer: one per position."""
-    return spec.temperature == "head_position" and not fields["secret_temperature"]
 
 
 def positions_of(preset: str | None) -> int | None:

@@ -137,6 +137,18 @@ def compute_names() -> list[str]:
     return _core.compute_names()
 
 
+def link_profile(rtt_ms: float, mbps: float) -> NetworkProfile:
+    """A link of a round trip and a rate, both directions at once."""
+    return NetworkProfile(
+        uplink_mbps=mbps,
+        downlink_mbps=mbps,
+        round_trip_seconds=rtt_ms / 1000,
+        software_seconds=0.0,
+        full_duplex=True,
+        name=f"{mbps:g} Mbit/s, {rtt_ms:g} ms",
+    )
+
+
 def network_profile(network: str | NetworkProfile, **changes: float | bool) -> NetworkProfile:
     """Returns a network profile by name or description, with some fields changed.
 

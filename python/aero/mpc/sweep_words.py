@@ -13,10 +13,8 @@ from aero.mpc.latency import unchecked_minutes
 from aero.mpc.priced_network import (
     EXACT_GELU,
     OTHER_GELU,
-    PUBLIC_TEMPERATURE,
     beyond,
     different_trust,
-    has_public_temperature,
     is_other_gelu,
     lowerings_of,
     of_each,
@@ -103,8 +101,6 @@ def _notes(network: Swept, contexts: Sequence[int]) -> Iterator[str]:
         yield beyond(max(contexts), positions, network.preset or network.specs[0].label)
     for stack, priced in network.variants:
         fields = priced.fields
-        if any(has_public_temperature(spec, fields) for spec in network.specs):
-            yield PUBLIC_TEMPERATURE
         if network.exact_gelu and fields["gelu"] == "erf" and "gelu" not in stack.prices:
             yield EXACT_GELU
         if any(is_other_gelu(spec, stack, fields) for spec in network.specs):

@@ -229,10 +229,7 @@ class PrivateSettings:
     def stack_fields(self) -> dict[str, Any]:
         """Returns the changes to `stack` with which the simulator prices these."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
-        # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
-        # weights, those per position are a product.) So are the factors of shaped attention.
-        secret = {"secret_temperature": True, "secret_shape_factors": True}
-        return {**fields, "cached_weights": self.cached_weights, **secret}
+        return {**fields, "cached_weights": self.cached_weights}
 
 
 def _wrong(name: str, expected: str, value: object) -> ValueError:

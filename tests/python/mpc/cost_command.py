@@ -7,7 +7,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from aero.cli import app
-from aero.mpc.advice import link_profile
+from aero.mpc.profiles import link_profile
 
 LINK = link_profile(20, 200)
 TINY: dict[str, Any] = {"model": "tiny", "context_length": 16}

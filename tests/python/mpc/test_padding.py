@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from aero import mpc
 from aero.cli import app
-from aero.mpc.advice import advise, link_profile
+from aero.mpc.advice import advise
 from aero.mpc.padding import Longer, _pricing, cheaper_lengths, longer_lengths
+from aero.mpc.profiles import link_profile
 from aero.mpc.simulation import network_on, optimized_stack_names
 
 LINK = mpc.network_profile("lan-1gbps")

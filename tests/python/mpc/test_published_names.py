@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.cli import app
-from aero.mpc.advice import advise, link_profile
+from aero.mpc.advice import advise
+from aero.mpc.profiles import link_profile
 from aero.mpc.winners import passes
 
 # Parameters of GPT-2's weights as published on the hub.

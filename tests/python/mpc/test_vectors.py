@@ -14,6 +14,7 @@ import pytest
 from aero import _core, mpc
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import cheetah_stack_names
+from aero.paper import PUBLIC
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "data" / "mpc_test_vectors.json").read_text(encoding="utf-8")
@@ -126,6 +127,7 @@ def test_networks_equal_their_vectors_part_by_part(vector: dict[str, Any]) -> No
         stack=vector["stack"],
         final_norm=vector["final_norm"],
         num_layers=vector["L"],
+        **PUBLIC,
         num_heads=vector["H"],
         width=vector["d"],
         threads=vector["setup_threads"],

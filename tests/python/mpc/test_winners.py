@@ -8,8 +8,8 @@ import pytest
 from tests.python.mpc.cost_command import LINK, TINY, run
 
 from aero import mpc
-from aero.mpc.advice import link_profile
 from aero.mpc.generation import private_fields
+from aero.mpc.profiles import link_profile
 from aero.mpc.winners import crossover_mbps, dollar_table, dollars, passes
 
 
