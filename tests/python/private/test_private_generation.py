@@ -19,6 +19,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 import aero
 from aero.cli.private import chosen_settings
+from aero.mpc.cost import Cost
 from aero.network.description import operations_of
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
@@ -57,6 +58,24 @@ def run(jobs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def job(folder: Path, passes: list[Any] = PASSES, **settings: Any) -> dict[str, Any]:
     return {"folder": str(folder), "settings": settings, "passes": passes}
+
+
+def priced(
+    described: Any,
+    passes: list[dict[str, Any]],
+    new: tuple[int, ...],
+    settings: dict[str, Any],
+    sequences: int = 1,
+) -> Iterator[tuple[float, float, Cost]]:
+    """Of every piece of passes over so many new tokens: bytes, what is unexplained, its price."""
+    cheetah = settings.get("protocol", "cheetah") == "cheetah"
+    for number, (each, rows) in enumerate(zip(passes, new, strict=True), 1):
+        length, chosen = sum(new[:number]), PrivateSettings(**settings)
+        costs = predicted_costs(described, length, chosen, rows, sequences)
+        for piece, sent in each["bytes"].items():
+            # Of whole refills and extensions something is left, of the rest nothing.
+            left = remainder(costs[piece], 1, sent) if cheetah else sent - costs[piece].comm_bytes
+            yield sent, left, costs[piece]
 
 
 def check(passes: list[dict[str, Any]], most: float = 2e-2) -> None:
@@ -99,14 +118,8 @@ def test_each_token_costs_what_the_simulator_says(tmp_path: Path) -> None:
     for settings in ({}, {"private_weights": True, **CHEAP}):  # the last is what commands choose
         [passes] = run([job(folder, [prompt, [[7]], [[9]], [[1, 2, 3, 4]]], **settings)])
         check(passes)
-        length = 0
-        for each, rows in zip(passes, (40, 1, 1, 4), strict=True):
-            length += rows
-            costs = predicted_costs(described, length, PrivateSettings(**settings), rows)
-            for piece, sent in each["bytes"].items():
-                # Of whole refills and extensions something is left, of the rest nothing.
-                left = remainder(costs[piece], 1, sent)
-                assert abs(left) < 2e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
+        for sent, left, cost in priced(described, passes, (40, 1, 1, 4), settings):
+            assert abs(left) < 2e-3 * cost.comm_bytes + 3e3, sent
 
 
 def test_prompts_side_by_side_continue_each_its_own(tmp_path: Path) -> None:
@@ -132,14 +145,9 @@ def test_a_batch_costs_what_the_simulator_says(protocol: str, label: str, tmp_pa
     )])  # fmt: skip
     check(batch)
     for passes, sequences in ((alone, 1), (batch, 2)):
-        for each, length, rows in zip(passes, (20, 21), (20, 1), strict=True):
-            costs = predicted_costs(described, length, PrivateSettings(**settings), rows, sequences)
-            for piece, sent in each["bytes"].items():
-                if protocol == "cheetah":  # of whole refills and extensions something is left
-                    left = remainder(costs[piece], 1, sent)
-                    assert abs(left) < 1e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
-                else:
-                    assert abs(sent - costs[piece].comm_bytes) < 200, (piece, rows)
+        for sent, left, cost in priced(described, passes, (20, 1), settings, sequences):
+            most = 1e-3 * cost.comm_bytes + 3e3 if protocol == "cheetah" else 200
+            assert abs(left) < most, sent
 
 
 def test_the_command_answers_prompts_side_by_side_at_the_bytes_that_it_says(
@@ -170,13 +178,9 @@ def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> 
     found = run([job(folder, passes, **settings) for settings in chosen])
     for settings, computed in zip(chosen, found, strict=True):
         check(computed)
-        length = 0
-        for each, rows in zip(computed, (20, 1, 3), strict=True):
-            length += rows
-            costs = predicted_costs(described, length, PrivateSettings(**settings), rows)
-            for piece, sent in each["bytes"].items():
-                # SPU is deterministic here, but for some dozen bytes of names and sizes.
-                assert abs(sent - costs[piece].comm_bytes) < 200, (settings, piece, rows)
+        for sent, left, _ in priced(described, computed, (20, 1, 3), settings):
+            # SPU is deterministic here, but for some dozen bytes of names and sizes.
+            assert abs(left) < 200, (settings, sent)
 
 
 def test_a_run_continues_prompts_side_by_side(tmp_path: Path) -> None:
@@ -212,18 +216,11 @@ def test_products_in_slices_give_the_same_at_their_price(protocol: str, tmp_path
     width = described["operations"][0]["width"]
     # Of the table and the head four slices, the last one shorter; the layers' products in some.
     chosen = {"protocol": protocol, "largest_product": 67 * width, **CHEAP}
-    settings = PrivateSettings(**chosen)
-    assert settings.slice_lengths(256, 256 * width) == [64] * 4
+    assert PrivateSettings(**chosen).slice_lengths(256, 256 * width) == [64] * 4
     [passes] = run([job(folder, [[list(range(20))], [[7]]], **chosen)])
     check(passes)
-    length = 0
-    for each, rows in zip(passes, (20, 1), strict=True):
-        length += rows
-        costs = predicted_costs(described, length, settings, rows)
-        for piece, sent in each["bytes"].items():
-            left = remainder(costs[piece], 1, sent) if protocol == "cheetah" else sent
-            least = 0.0 if protocol == "cheetah" else costs[piece].comm_bytes
-            assert abs(left - least) < 2e-3 * costs[piece].comm_bytes + 3e3, (piece, rows)
+    for sent, left, cost in priced(described, passes, (20, 1), chosen):
+        assert abs(left) < 2e-3 * cost.comm_bytes + 3e3, sent
 
 
 @pytest.mark.parametrize(("largest_product", "sequences"), [(0, 1), (4096, 1), (0, 2)])
