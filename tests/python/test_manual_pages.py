@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,40 @@ PAGES = [
         "entropy_in_jupyter", "watch_a_run", "troubleshooting",
     )),
 ]  # fmt: skip
+BLOCKS = {
+    page: [
+        body
+        for kind, body in re.findall(
+            r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+        if kind in ("", "sh")
+    ]
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+}
 COMMANDS = [
-    line
-    for page in PAGES
-    for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    line.strip()
+    for blocks in BLOCKS.values()
+    for block in blocks
     for line in block.splitlines()
-    if line.removeprefix(".venv/bin/").startswith("aero ") and "--help" not in line
+    if line.strip().removeprefix(".venv/bin/").startswith("aero ") and "--help" not in line
 ]
+# In place of `aero`: makes the folder of a training, whose network has to be there.
+TRAINS = """#!{python}
+import sys
+from pathlib import Path
+from aero.train.recipes.recipe_files import load_recipe
+from aero.train.runs.planning import training_way
+from aero.train.runs.run_folder import run_slug
+
+command, *words = sys.argv[1:]
+given = dict(zip(words[::2], words[1::2]))
+starts = "--from" in given
+assert not starts or Path(given["--from"]).is_dir(), words
+if command == "train":
+    recipe = load_recipe("demo", settings=[given["--set"]] if "--set" in given else ())
+    way = training_way(recipe, start_from=starts)
+    Path(given["--output"], run_slug(given["--label"]) + way + "-seed0").mkdir(parents=True)
+"""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -42,13 +72,27 @@ def test_a_command_and_its_options_exist(line: str) -> None:
 
 def assert_command_exists(line: str) -> None:
     """Checks that a line of a shell is a command of ours with options that it has."""
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
     command: Any = typer.main.get_command(app)
     context = typer.Context(command)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
         context = typer.Context(command, parent=context)
     command.make_context("aero", words, parent=context)
+
+
+def test_trainings_in_a_row_start_from_the_folders_that_they_make(tmp_path: Path) -> None:
+    (block,) = (one for one in BLOCKS[DOCS / "how_to" / "convert.md"] if "--from" in one)
+    program = tmp_path / "bin" / "aero"
+    program.parent.mkdir()
+    program.write_text(TRAINS.format(python=sys.executable))
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "-e", "-c", block]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs" / "pruning").iterdir())) == 4
 
 
 def texts() -> str:
