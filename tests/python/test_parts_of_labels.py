@@ -27,7 +27,6 @@ PATTERNS = {
 # Files with these words that no label's convolution is in.
 UNFOLD, OF_OTHERS = "the operation `unfold`", "convolutions of pictures and sounds"
 OTHERS = {
-    "csrc/network/fields.h": UNFOLD,
     "csrc/network/network.h": UNFOLD,
     "python/aero/families/encoder_decoders.py": OF_OTHERS,
     "python/aero/network/checks.py": UNFOLD,
@@ -35,7 +34,6 @@ OTHERS = {
     "python/aero/network/numpy_reader.py": UNFOLD,
     "python/aero/network/primitives.py": UNFOLD,
     "python/aero/private/compute/forward.py": UNFOLD,
-    "python/aero/private/compute/pieces.py": UNFOLD,
 }
 
 
