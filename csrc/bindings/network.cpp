@@ -138,8 +138,8 @@ network::Operation operation_from(Network& network, const py::dict& from) {
     operation.inputs.push_back(value_of(network, name));
   operation.output = value_of(network, cast<std::string>(from, "output"));
   if (from.contains("weights"))
-    for (auto& weight : cast<std::map<std::string, std::string>>(from, "weights"))
-      operation.weights.push_back(std::move(weight));
+    for (const auto& [role, tensor] : cast<std::map<std::string, std::string>>(from, "weights"))
+      operation.weights.emplace_back(role, tensor);
   return operation;
 }
 

@@ -37,19 +37,31 @@ Cost soft_cap(const Stack& stack, std::int64_t elements) {
 }
 
 // Mean, squares of the deviations, their mean, epsilon and clamp, 1/sqrt, gain, normalization.
+template <bool gain>
 Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
   const std::int64_t elements = element_count({rows, width}, "layernorm");
   return truncation(stack, rows) + shared_product(stack, elements) + truncation(stack, rows) +
          shared_product(stack, rows) + relu(stack, rows) + reciprocal_square_root(stack, rows) +
-         weight_scaling(stack, elements) + shared_product(stack, elements);
+         (gain ? weight_scaling(stack, elements) : Cost{}) + shared_product(stack, elements);
 }
 
 // Squares, their mean, 1/sqrt, gain, normalization; no mean to take away, and nothing to clamp.
+template <bool gain>
 Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
   const std::int64_t elements = element_count({rows, width}, "rmsnorm");
   return shared_product(stack, elements) + truncation(stack, rows) +
-         reciprocal_square_root(stack, rows) + weight_scaling(stack, elements) +
+         reciprocal_square_root(stack, rows) + (gain ? weight_scaling(stack, elements) : Cost{}) +
          shared_product(stack, elements);
+}
+
+// w where a place is the chosen one, else 0. Protocols of shares do not know that the result of an
+// equality is one bit: ABY3 makes a number of eight bits, the others of 64.
+Cost one_hot(const Stack& stack, std::int64_t elements) {
+  const ShareProtocol* shares = share_protocol(stack);
+  if (shares == nullptr) return equality(stack, elements) + multiplexer(stack, elements);
+  const std::int64_t bits = stack.protocol == Protocol::kAby3 ? 8 : kRingBits;
+  return equality(stack, elements) + shares->bits_to_arithmetic(elements, bits) +
+         shares->product(elements);
 }
 
 // In place of a norm: gain f(alpha x + shift) + bias, f being tanh (DyT, arXiv 2503.10622) or erf
@@ -100,6 +112,10 @@ constexpr char kRsqrt[] = "jax.lax.rsqrt(x)";
 constexpr char kSoftCap[] = "c tanh(x/c)";
 constexpr char kLayerNorm[] = "(x - mean) (rsqrt(max(0, mean(x^2) - mean^2) + eps) w)";
 constexpr char kRmsNorm[] = "x (rsqrt(mean(x^2) + eps) w)";
+constexpr char kPlainLayerNorm[] = "(x - mean) rsqrt(max(0, mean(x^2) - mean^2) + eps)";
+constexpr char kPlainRmsNorm[] = "x rsqrt(mean(x^2) + eps)";
+constexpr char kOneHot[] = "where(i == jnp.arange(n), w, 0)";
+constexpr char kMasked[] = "where(b, x, 0)";
 constexpr char kDynamicTanh[] = "tanh(a x + s) w";
 constexpr char kDynamicErf[] = "jax.lax.erf(a x + s) w";
 
@@ -122,8 +138,13 @@ constexpr std::array kFunctions{
     PricedFunction{
         "reciprocal_square_root", false, of_elements<reciprocal_square_root>, written<kRsqrt>, {}},
     PricedFunction{"soft_cap", false, of_elements<soft_cap>, written<kSoftCap>, {}},
-    PricedFunction{"layernorm", true, layer_norm, written<kLayerNorm>, Quotable::kLayerNorm},
-    PricedFunction{"rmsnorm", true, rms_norm, written<kRmsNorm>, {}},
+    PricedFunction{"one_hot", false, of_elements<one_hot>, written<kOneHot>, {}},
+    PricedFunction{"masked", false, of_elements<multiplexer>, written<kMasked>, {}},
+    PricedFunction{"layernorm", true, layer_norm<true>, written<kLayerNorm>, Quotable::kLayerNorm},
+    PricedFunction{"plain_layernorm", true, layer_norm<false>, written<kPlainLayerNorm>,
+                   Quotable::kLayerNorm},
+    PricedFunction{"rmsnorm", true, rms_norm<true>, written<kRmsNorm>, {}},
+    PricedFunction{"plain_rmsnorm", true, rms_norm<false>, written<kPlainRmsNorm>, {}},
     PricedFunction{"dynamic_tanh",
                    false,
                    of_elements<dynamic_norm<hyperbolic_tangent>>,
@@ -140,6 +161,8 @@ constexpr std::array<std::string_view, network::kFunctions.size()> kOfFunctions{
     "relu_squared"};
 constexpr std::array<std::string_view, network::kNormKinds.size()> kOfNorms{
     "layernorm", "rmsnorm", "", "dynamic_tanh", "dynamic_erf"};
+constexpr std::array<std::string_view, network::kNormKinds.size()> kOfPlainNorms{
+    "plain_layernorm", "plain_rmsnorm", "", "dynamic_tanh", "dynamic_erf"};
 
 }  // namespace
 
@@ -157,8 +180,8 @@ const PricedFunction& priced_function(network::Function function) {
   return priced_function(kOfFunctions[static_cast<std::size_t>(function)]);
 }
 
-const PricedFunction* priced_function(network::NormKind kind) {
-  const std::string_view name = kOfNorms[static_cast<std::size_t>(kind)];
+const PricedFunction* priced_function(network::NormKind kind, bool gain) {
+  const std::string_view name = (gain ? kOfNorms : kOfPlainNorms)[static_cast<std::size_t>(kind)];
   return name.empty() ? nullptr : &priced_function(name);
 }
 

@@ -32,7 +32,8 @@ const PricedFunction& priced_function(std::string_view name);
 
 const PricedFunction& priced_function(network::Function function);
 
-// nullptr of the diagonal norm, which is a product with weights.
-const PricedFunction* priced_function(network::NormKind kind);
+// nullptr of the diagonal norm, which is a product with weights. LayerNorm and RMSNorm may lack the
+// gain.
+const PricedFunction* priced_function(network::NormKind kind, bool gain);
 
 }  // namespace aero::mpc

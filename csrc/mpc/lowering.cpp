@@ -204,7 +204,9 @@ class Lowering {
   }
 
   Inputs become(const network::Operation& operation, const network::Norm& p, Inputs inputs) {
-    const PricedFunction* function = priced_function(p.kind);
+    const bool gain = std::any_of(operation.weights.begin(), operation.weights.end(),
+                                  [](const auto& one) { return one.first == "weight"; });
+    const PricedFunction* function = priced_function(p.kind, gain);
     if (function == nullptr) {
       if (folds_[index_]) return inputs;
       return add(operation, WeightScaling{elements(p.width, "gain")}, std::move(inputs));

@@ -228,7 +228,10 @@ class _Program(Functions):
     def _normed(self, node: Any, kind: str, width: int) -> Tensor:
         rows = prod(shape_of(node.args[0])) // width
         value = self._at(self._tensor(node.args[0]).value, rows, width)
-        return self._put("norm", rows, width, value, kind=kind, width=width, epsilon=1e-5)
+        gain = next(iter(node.args[2:3]), None) or node.kwargs.get("weight")
+        weights: dict[str, Any] = {} if gain is None else {"weights": {"weight": gain.name}}
+        return self._put("norm", rows, width, value, kind=kind, width=width, epsilon=1e-5,
+                         **weights)  # fmt: skip
 
     def _on_layer_norm(self, node: Any) -> Tensor:
         return self._normed(node, "layer", prod(node.args[1]))
@@ -313,8 +316,9 @@ class _Program(Functions):
         value = self._tensor(given).value
         size = self._sizes[value]
         if hasattr(factor, "name") and self._tensor(factor).is_weight:
-            if value in self._bare:  # its gain, which the price has, once
+            if value in self._bare:  # its gain, once
                 self._bare.remove(value)
+                size.made["weights"] = {"weight": factor.name}
                 return Tensor(value)
             width = shape_of(node)[-1]
             value = self._at(value, prod(shape_of(node)) // width, width)

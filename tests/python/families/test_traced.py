@@ -202,6 +202,40 @@ def test_products_behind_a_norm_that_is_written_out_are_products_of_their_own(
     assert shapes == [("layernorm", "4x8"), *[("act", "32")] * products]
 
 
+@pytest.mark.parametrize("stack", ["spu-0.9.5", "spu-semi2k"])
+@pytest.mark.parametrize(
+    ("norm", "function"),
+    [
+        ("layernorm", lambda x, w: functional.layer_norm(x, (8,), w)),
+        ("layernorm", lambda x, w: functional.layer_norm(x, (8,), weight=w)),
+        ("rmsnorm", lambda x, w: functional.rms_norm(x, (8,), w)),
+        ("rmsnorm", lambda x, w: by_rsqrt(x) if w is None else by_rsqrt(x) * w),
+    ],
+)
+def test_a_norm_without_a_gain_is_charged_none(
+    norm: str, function: Callable[[Tensor, Tensor | None], Tensor], stack: str
+) -> None:
+    class Norm(nn.Module):
+        def __init__(self, has_gain: bool) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(8)) if has_gain else None
+
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x, self.gain)
+
+    for has_gain, name in ((True, norm), (False, f"plain_{norm}")):
+        program = exported(Norm(has_gain), torch.zeros(4, 8))
+        found = mpc.simulate(program, stack=stack).by_kind["layernorm"]
+        expected = mpc.operation_cost(name, 4, 8, stack=stack)
+        assert found.rounds == expected.rounds
+        assert found.comm_bytes == pytest.approx(expected.comm_bytes, abs=1)
+    gain = [mpc.operation_cost(one, 32, stack=stack) for one in ("product", "truncation")]
+    full, plain = (
+        mpc.operation_cost(one, 4, 8, stack=stack).comm_bytes for one in (norm, f"plain_{norm}")
+    )
+    assert full - plain == pytest.approx(sum(one.comm_bytes for one in gain))
+
+
 @pytest.mark.parametrize(
     ("function", "word"),
     [
