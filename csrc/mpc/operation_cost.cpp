@@ -179,7 +179,9 @@ struct LoweringText {
 }  // namespace
 
 std::string lowering_text(const Stack& stack, const OperationShape& shape) {
-  return std::visit(LoweringText{stack}, shape);
+  const std::string text = std::visit(LoweringText{stack}, shape);
+  const bool is_own = !text.empty() && replaces(stack.prices, shape);
+  return is_own ? "the price that the stack's description quotes" : text;
 }
 
 Cost operation_cost(const Stack& stack, const OperationShape& shape) {

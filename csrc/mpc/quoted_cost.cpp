@@ -90,6 +90,11 @@ bool is_quoted(const Prices& prices, const OperationShape& shape) {
   return quantity && prices[static_cast<std::size_t>(quantity->operation)] != Price{};
 }
 
+bool replaces(const Prices& prices, const OperationShape& shape) {
+  const std::optional<Quantity> quantity = quantity_of(shape);
+  return quantity && prices[static_cast<std::size_t>(quantity->operation)].linear;
+}
+
 Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived) {
   const std::optional<Quantity> quantity = quantity_of(shape);
   if (!quantity) return derived;

@@ -309,6 +309,15 @@ def test_the_lines_of_a_program_are_named_where_they_differ() -> None:
     assert {"embed, spu-semi2k", "embed, spu-aby3"} <= {*apart.lowerings}
 
 
+def test_a_quoted_price_is_not_said_to_be_of_another_stacks_lines() -> None:
+    sigma, blb = (mpc.simulate("SM+LN+G", stack=stack, **TINY) for stack in ("sigma", "blb"))
+    quoted = "the price that the stack's description quotes"
+    assert sigma.lowerings["act"] == (quoted,) and "OpenBumbleBee" not in str(sigma.lowerings)
+    # A factor on what another stack sends is of that stack's lines.
+    assert quoted not in str(blb.lowerings)
+    assert mpc.simulate("SM+LN+R", stack="sigma", **TINY).lowerings["act"] == ("max(x, 0)",)
+
+
 def test_a_table_of_optimizations_says_whom_it_trusts(tmp_path: Path) -> None:
     table = optimization_table("SM+LN+G", model="tiny", sizes=[(8, None)])
     report = mpc.simulate("SM+LN+G", **TINY)
