@@ -21,6 +21,8 @@ ROWS, COLUMNS = 32, 512
 # The scores of eight query heads in two groups, and the groups' key heads, [2, 32, 64].
 QUERIES = "x.reshape(32, 8, 64).swapaxes(0, 1)"
 KEYS = "y[:, :128].reshape(32, 2, 64).swapaxes(0, 1)"
+# SPU gives the largest in no order.
+CHOSEN = "lambda values, places: values.sum(-1) + places.sum(-1)"
 # Of x and y, [32, 512] of shares; the group's second line is what `aero private` runs instead.
 LINES = {
     "x * y": "x * y",
@@ -45,6 +47,10 @@ LINES = {
     "x / jnp.sqrt(jnp.mean(x * x))": "x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True))",
     "q @ jnp.repeat(k, 4, 0).mT": f"({QUERIES}) @ jnp.repeat({KEYS}, 4, 0).mT",
     "q.reshape(2, 128, 64) @ k.mT": f"({QUERIES}).reshape(2, 128, 64) @ ({KEYS}).mT",
+    "jnp.where(x == y, x, 0)": "jnp.where(x == y, x, 0.0)",
+    "jax.nn.softmax(r8)": "jax.nn.softmax(x.reshape(2048, 8), -1)",
+    "jax.lax.top_k(r8, 2)": f"({CHOSEN})(*jax.lax.top_k(x.reshape(2048, 8), 2))",
+    "jax.lax.top_k(r64, 6)": f"({CHOSEN})(*jax.lax.top_k(x.reshape(256, 64), 6))",
 }
 
 
@@ -74,7 +80,9 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         f"Bytes that all parties send for each element of {ROWS} x {COLUMNS} shares, SPU 0.9.5, "
         "Z_2^64, 18 fraction bits, one run of each line; in brackets the largest difference from "
         "JAX on standard normal numbers. Under Cheetah a line pays whole extensions of Ferret. "
-        "q [8, 32, 64] are x as eight query heads, k [2, 32, 64] two key heads of y. "
+        "q [8, 32, 64] are x as eight query heads, k [2, 32, 64] two key heads of y; r8 and r64 "
+        "are x as rows of 8 and 64, as of a router's logits. How many numbers top_k compares is "
+        "chance. "
         "Written by `benchmarks/private/measure_lines.py`.",
         "",
         "| line | " + " | ".join(PROTOCOLS) + " |",

@@ -155,6 +155,7 @@ Cost of_shape(const Stack& stack, const Sizes& sizes) {
 mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
 mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
 mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
+mpc::OperationShape top_k(const Sizes& s) { return mpc::TopKShape{s[0], s[1], s[2]}; }
 mpc::OperationShape embedding(const Sizes& s) { return mpc::EmbeddingShape{s[0], s[1], s[2]}; }
 mpc::OperationShape weight_product(const Sizes& s) { return mpc::WeightProduct{matmul_shape(s)}; }
 mpc::OperationShape head_product(const Sizes& s) {
@@ -194,6 +195,7 @@ std::map<std::string, SizedCost> all_operations() {
       {"argmax", {1, of_shape<argmax>}},
       {"softmax", {2, of_shape<softmax>}},
       {"embedding", {3, of_shape<embedding>}},
+      {"top_k", {3, of_shape<top_k>}},
       {"weight_product", {3, of_shape<weight_product>}},
       {"head_product", {4, of_shape<head_product>}},
   };

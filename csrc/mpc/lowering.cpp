@@ -248,6 +248,40 @@ class Lowering {
     return waits.back();
   }
 
+  // One row after the other. A group's largest are looked for like a token's.
+  Inputs become(const network::Operation& operation, const network::Route& p, Inputs inputs) {
+    const std::int64_t rows = positions(rows_);
+    const auto then = [&](const OperationShape& shape) {
+      inputs = add(operation, shape, std::move(inputs));
+    };
+    const auto function = [&](std::string_view name, std::int64_t width) {
+      then(FunctionShape{&priced_function(name), element_count({rows, width}, "router")});
+    };
+    const auto softmax = [&](std::int64_t width) {
+      then(SoftmaxShape{rows, width, element_count({rows, width}, "router")});
+    };
+    if (p.scoring == network::Scoring::kSoftmax) softmax(p.experts);
+    if (p.scoring == network::Scoring::kSigmoid) function("logistic", p.experts);
+    if (p.chosen_groups < p.groups) {
+      then(TopKShape{element_count({rows, p.groups}, "router"), p.experts / p.groups, p.group_best,
+                     false});
+      then(TopKShape{rows, p.groups, p.chosen_groups});
+      function("one_hot", element_count({p.chosen_groups, p.groups}, "router"));
+      function("masked", p.experts);
+    }
+    then(TopKShape{rows, p.experts, p.chosen});
+    if (p.scoring == network::Scoring::kSoftmaxOfChosen) softmax(p.chosen);
+    if (p.normalized) {
+      function("reciprocal", 1);
+      then(SharedProduct{element_count({rows, p.chosen}, "router")});
+    }
+    if (p.revealed)
+      then(Opening{element_count({rows, p.chosen}, "router"), true});
+    else
+      function("one_hot", element_count({p.chosen, p.experts}, "router"));
+    return inputs;
+  }
+
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
     return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
   }

@@ -34,6 +34,7 @@ struct ShapeText {
     return std::to_string(s.heads) + " x " + by({s.shape.rows, s.shape.inner, s.shape.columns});
   }
   std::string operator()(const SoftmaxShape& s) const { return by({s.rows, s.columns}); }
+  std::string operator()(const TopKShape& s) const { return by({s.rows, s.columns, s.chosen}); }
   std::string operator()(const FunctionShape& s) const {
     return s.function->of_rows ? by({s.rows, s.width}) : by({s.rows});
   }

@@ -13,6 +13,7 @@
 #include "csrc/mpc/functions.h"
 #include "csrc/mpc/protocols/composites.h"
 #include "csrc/mpc/protocols/matmul.h"
+#include "csrc/mpc/protocols/top_k.h"
 
 namespace aero::mpc {
 
@@ -99,16 +100,17 @@ struct Argmax {
   bool operator==(const Argmax&) const = default;
 };
 
-// The server sends its shares to the client.
+// The server sends its shares to the client, or all parties theirs to each other.
 struct Opening {
   std::int64_t elements = 0;
+  bool to_all = false;
 
   bool operator==(const Opening&) const = default;
 };
 
-using OperationShape =
-    std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 WeightScaling, SharedProduct, SoftmaxShape, FunctionShape, Argmax, Opening>;
+using OperationShape = std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct,
+                                    Truncation, WeightScaling, SharedProduct, SoftmaxShape,
+                                    FunctionShape, Argmax, TopKShape, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 

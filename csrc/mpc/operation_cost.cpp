@@ -135,10 +135,14 @@ struct Pricing {
     return shape.function->cost(stack, shape.rows, shape.width);
   }
   Cost operator()(const Argmax& shape) const { return argmax(stack, shape.elements, shape.rows); }
+  Cost operator()(const TopKShape& shape) const { return top_k(stack, shape); }
   Cost operator()(const Opening& shape) const {
     constexpr double kShareBytes = kRingBits / 8.0;
     Cost cost;
     cost.sent_bytes[kServer] = static_cast<double>(shape.elements) * kShareBytes;
+    if (shape.to_all) cost.sent_bytes[kClient] = cost.sent_bytes[kServer];
+    if (shape.to_all && stack.protocol == Protocol::kAby3)
+      cost.helper_bytes = cost.sent_bytes[kServer];
     // SecureNN's helper sends its zeros too (arithmetic.cc, A2V).
     if (stack.protocol == Protocol::kSecureNn) cost.helper_bytes = cost.sent_bytes[kServer];
     cost.rounds = 1;
@@ -166,6 +170,10 @@ struct LoweringText {
     return stack.protocol == Protocol::kAby3
                ? "table.at[tokens].get(): a distributed point function per token"
                : "table.at[tokens].get(): every index tested, then times the table";
+  }
+  std::string operator()(const TopKShape&) const {
+    return stack.protocol == Protocol::kSecureNn ? "jax.lax.top_k: all of a row are sorted"
+                                                 : "jax.lax.top_k: quickselect of shuffled rows";
   }
   std::string operator()(const Argmax&) const {
     return stack.argmax_ties ? "jnp.argmax" : "one comparison per node";

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "csrc/spec/nearest_word.h"
 
@@ -52,6 +53,14 @@ void check_sizes(Operation operation) {
       refuse(operation, "heads must be a multiple of key_heads, got " + std::to_string(p.heads) +
                             " and " + std::to_string(p.key_heads));
   };
+  if (const auto* route = std::get_if<Route>(&operation.primitive)) {
+    const auto [experts, groups] = std::pair{route->experts, route->groups};
+    if (experts % groups != 0 || route->chosen_groups > groups ||
+        route->group_best > experts / groups ||
+        route->chosen > experts / groups * route->chosen_groups)
+      refuse(operation, "chosen must be at most the experts of chosen_groups of groups, got " +
+                            std::to_string(route->chosen) + " of " + std::to_string(experts));
+  }
   if (const auto* scores = std::get_if<Scores>(&operation.primitive)) check_groups(*scores);
   if (const auto* sum = std::get_if<WeightedSum>(&operation.primitive)) check_groups(*sum);
 }

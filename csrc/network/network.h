@@ -298,15 +298,46 @@ struct Argmax {
   }
 };
 
+// The weights of the experts that each token takes, 0 of the others: [B, T, experts] twice. Of the
+// router's logits, by the softmax over all of them, the logistic function, or the softmax over the
+// chosen ones alone; with groups only in the `chosen_groups` whose `group_best` largest have the
+// largest sum. `normalized`: they add up to 1. Revealed, both parties see the choice, and the
+// result has the chosen ones only.
+enum class Scoring : std::uint8_t { kSoftmax, kSigmoid, kSoftmaxOfChosen };
+inline constexpr std::array<std::string_view, 3> kScorings{"softmax", "sigmoid",
+                                                           "softmax_of_chosen"};
+
+struct Route {
+  std::int64_t experts = 0;
+  std::int64_t chosen = 0;
+  Scoring scoring = Scoring::kSoftmax;
+  bool normalized = false;
+  bool revealed = false;
+  std::int64_t groups = 1;
+  std::int64_t chosen_groups = 1;
+  std::int64_t group_best = 1;
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit("experts", experts);
+    visit("chosen", chosen);
+    visit("scoring", scoring, kScorings);
+    visit("normalized", normalized);
+    visit("revealed", revealed);
+    visit("groups", groups);
+    visit("chosen_groups", chosen_groups);
+    visit("group_best", group_best);
+  }
+};
+
 using Primitive = std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape,
                                WeightedSum, Norm, Activation, Multiply, Add, Scale, Shift, Unfold,
-                               Pool, Argmax, Source, Rearrange>;
+                               Pool, Argmax, Source, Rearrange, Route>;
 
 // As files name them.
 inline constexpr std::array<std::string_view, std::variant_size_v<Primitive>> kPrimitiveNames{
-    "embed", "linear",       "split_heads", "join_heads", "rotate",   "scores",   "softmax",
-    "shape", "weighted_sum", "norm",        "activation", "multiply", "add",      "scale",
-    "shift", "unfold",       "pool",        "argmax",     "source",   "rearrange"};
+    "embed", "linear",       "split_heads", "join_heads", "rotate",   "scores",    "softmax",
+    "shape", "weighted_sum", "norm",        "activation", "multiply", "add",       "scale",
+    "shift", "unfold",       "pool",        "argmax",     "source",   "rearrange", "route"};
 
 // A value's place in `Network::values`.
 using Value = std::size_t;

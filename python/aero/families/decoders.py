@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from aero.families.writer import Operation, Writer
@@ -44,8 +44,9 @@ class Decoder:
         distance_bias: the scores have a bias by distance, the same in all layers.
         head_cap: of the logits.
         embedding_scale: factor of the embeddings.
-        experts: feed-forwards side by side, all of them computed.
-        revealed: how many of them are computed for a token, where its choice is revealed; 0: all.
+        route: the fields of the operation that chooses among feed-forwards side by side; empty:
+            there is one.
+        router_bias: the logits of that choice have one.
     """
 
     vocab_size: int
@@ -78,8 +79,8 @@ class Decoder:
     distance_bias: bool = False
     head_cap: float = 0.0
     embedding_scale: float = 1.0
-    experts: int = 1
-    revealed: int = 0
+    route: Mapping[str, Any] = field(default_factory=dict)
+    router_bias: bool = False
 
     def operations(self) -> list[Operation]:
         """The network as a description lists it."""
@@ -172,14 +173,16 @@ class Decoding:
 
     def _fed(self, given: str) -> str:
         sizes, writer = self.sizes, self.writer
-        if sizes.experts == 1:
+        if not sizes.route:
             return self._feed_forward(given, "feed_forward", "fed", "FFN")
         # Every expert computes every token, and the router's weights of those that are not chosen
         # are zero. Where the choice is revealed, as many rows are computed as tokens have experts.
+        route = sizes.route
         writer.linear("routed", given, "feed_forward.router", "router", "ffn", sizes.width,
-                      sizes.experts)  # fmt: skip
+                      route["experts"], bias=sizes.router_bias)  # fmt: skip
+        writer.add("route", "routed", "routed", name="router's choice", part="ffn", **route)
         summands = []
-        for expert in range(sizes.revealed or sizes.experts):
+        for expert in range(route["chosen" if route["revealed"] else "experts"]):
             fed = self._feed_forward(given, f"feed_forward.experts.{expert}", f"fed_{expert}",
                                      f"expert {expert}")  # fmt: skip
             summands.append(writer.add("multiply", fed, fed, "routed", name="router's weight",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aero.families.decoders import Decoder, Decoding
+from aero.families.decoders import Decoder
 from aero.families.mixtures import routing
 from aero.families.sizes import Described, usual
+from aero.families.sparse import SparseDecoding
 from aero.families.values import Values
 from aero.families.writer import Operation
 
@@ -38,18 +38,12 @@ class _Latent:
     dense_layers: int
 
 
-class _Decoding(Decoding):
+class _Decoding(SparseDecoding):
     def __init__(self, sizes: Decoder, latent: _Latent) -> None:
-        super().__init__(sizes)
+        layers = range(len(sizes.windows))
+        dense = tuple(place < latent.dense_layers for place in layers)
+        super().__init__(sizes, latent.expert_width, dense)
         self.latent = latent
-        self.is_dense = True
-
-    def _kinds(self) -> Sequence[Any]:
-        return [place < self.latent.dense_layers for place in range(len(self.sizes.windows))]
-
-    def _layer(self, window: Any) -> None:
-        self.is_dense = window
-        super()._layer(0)
 
     def _attention(self, given: str, window: int) -> str:
         # The columns of both large products stand part by part, not head by head, which their owner
@@ -107,27 +101,28 @@ class _Decoding(Decoding):
                       biased=bias)  # fmt: skip
 
     def _fed(self, given: str) -> str:
-        if self.is_dense:
-            return self._gated(given, "feed_forward", "fed", "FFN", self.sizes.hidden)
         latent = self.latent
         fed = super()._fed(given)
-        if not latent.shared_width:
+        if self.is_dense or not latent.shared_width:
             return fed
         own = self._gated(given, "feed_forward.shared", "shared", "expert of all tokens",
                           latent.shared_width)  # fmt: skip
         return self.writer.add("add", "fed", fed, own)
-
-    def _feed_forward(self, given: str, key: str, output: str, name: str) -> str:
-        return self._gated(given, key, output, name, self.latent.expert_width)
 
 
 def deepseek(values: Values) -> Described:
     """DeepSeek V2 and V3."""
     # Yarn stretches the scores by a public factor, which decides no price.
     experts = values.size("n_routed_experts", default=1)
-    routed, told = routing(
-        values, experts, values.size("num_experts_per_tok", default=min(8, experts))
-    )
+    chosen = values.size("num_experts_per_tok", default=min(8, experts))
+    third = values.family == "deepseek_v3"
+    parts: dict[str, Any] = {"normalized": values.flag("norm_topk_prob", default=third)}
+    if third:
+        parts |= {"scoring": "sigmoid", "group_best": 2}
+    if third or values.get("topk_method") == "group_limited_greedy":
+        parts["groups"] = values.size("n_group", default=1)
+        parts["chosen_groups"] = values.size("topk_group", default=1)
+    routed, told = routing(values, experts, chosen, **parts)
     layers = values.size("num_hidden_layers")
     dense = values.get("first_k_dense_replace", default=0)
     if isinstance(dense, bool) or not isinstance(dense, int) or not dense >= 0:

@@ -10,6 +10,7 @@ from aero.families.decoders import Decoder
 from aero.families.deepseek import deepseek
 from aero.families.mixtures import routing
 from aero.families.sizes import Described, network_of, usual
+from aero.families.sparse import gpt_oss, qwen3_moe
 from aero.families.values import Values
 
 
@@ -75,7 +76,7 @@ def _gemma2(values: Values) -> Described:
 def _mixtral(values: Values) -> Described:
     experts = values.size("num_local_experts", default=8)
     chosen = values.size("num_experts_per_tok", default=2)
-    routed, told = routing(values, experts, chosen)
+    routed, told = routing(values, experts, chosen, normalized=True)
     return network_of(values, _llama_like(values, **routed), *told)
 
 
@@ -115,6 +116,7 @@ LLAMAS: dict[str, Callable[[Values], Described]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma2,
+    "gpt_oss": gpt_oss,
     "granite": _granite,
     "llama": _llama,
     "mistral": _llama,
@@ -122,5 +124,6 @@ LLAMAS: dict[str, Callable[[Values], Described]] = {
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_moe": qwen3_moe,
     "stablelm": _stablelm,
 }

@@ -26,7 +26,7 @@ _LARGEST = 2**40
 _MOST = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), 4096),
     **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), 4096),
-    **dict.fromkeys(("num_local_experts", "n_routed_experts"), 1024),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 1024),
 }
 
 

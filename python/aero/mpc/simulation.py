@@ -204,8 +204,6 @@ def network_and_fields(
     if is_label:
         spec_overrides.setdefault("context_length", 128)
         spec, preset, exact = named_network(label_or_model, model, **spec_overrides)
-        if model not in ("gpt2", preset):
-            raise ValueError(f"simulate: model must be {preset} for {label_or_model}, got {model}")
         network = PricedNetwork.of_spec(spec, preset, exact_gelu=exact)
     elif isinstance(label_or_model, ArchitectureSpec):
         spec = label_or_model.replace(**spec_overrides) if spec_overrides else label_or_model
@@ -267,8 +265,9 @@ def operation_cost(
             `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
             `head_product` (heads, rows, inner, columns: shares times shares, truncated).
             Without a price of their own there: `silu`, `tanh`, `logistic`, `exp`, `reciprocal`,
-            `reciprocal_square_root`, `soft_cap`, `dynamic_tanh`, `dynamic_erf` (elements),
-            `rmsnorm` (rows, width).
+            `reciprocal_square_root`, `soft_cap`, `dynamic_tanh`, `dynamic_erf`, `one_hot`,
+            `masked` (elements), `rmsnorm`, `plain_rmsnorm`, `plain_layernorm` (rows, width; plain:
+            without a gain), `top_k` (rows, columns, chosen ones).
             The parts of those: `product`, `square`, `private_product`, `multiplexer` (elements);
             `comparison`, `equality` (elements, bits); `matmul` (rows, inner, columns: shares times
             shares, no truncation), `plaintext_product` (the same, each party knows one factor).

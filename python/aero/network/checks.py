@@ -344,6 +344,6 @@ def _priced_alone(_: Operation, __: dict[str, Any], *___: Kind) -> Kind:
     raise _RefusalError("expected an operation with numbers, got one that has a price alone")
 
 
-_source = _rearrange = _priced_alone
+_source = _rearrange = _route = _priced_alone
 
 _AFTER = functions_of(globals(), PRIMITIVES)

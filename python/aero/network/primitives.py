@@ -81,6 +81,7 @@ FUNCTIONS = (
     "rsqrt", "relu_squared",
 )  # fmt: skip
 POOLS = ("last", "first", "mean")
+SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen")
 
 PRIMITIVES: dict[str, Primitive] = {
     "embed": Primitive(
@@ -189,6 +190,17 @@ PRIMITIVES: dict[str, Primitive] = {
         "the windows of a convolution or a row in front.",
         fields={"positions": int, "width": int},
     ),
+    "route": Primitive(
+        "[B, T, experts] twice: of a router's logits the weights of the experts that each token "
+        "takes, 0 of the others. softmax: over all experts; sigmoid; softmax_of_chosen: over the "
+        "chosen ones. With groups only in the chosen_groups whose group_best largest have the "
+        "largest sum. normalized: they add up to 1; revealed: all parties see the choice, and only "
+        "the chosen ones are left.",
+        fields={
+            "experts": int, "chosen": int, "scoring": str, "normalized": bool, "revealed": bool,
+            "groups": int, "chosen_groups": int, "group_best": int,
+        },
+    ),
     "argmax": Primitive("The first index of the largest of the last axis.", fields={"width": int}),
 }  # fmt: skip
 
@@ -215,6 +227,7 @@ CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "norm": ("kind", tuple(NORM_ROLES)),
     "activation": ("function", FUNCTIONS),
     "pool": ("kind", POOLS),
+    "route": ("scoring", SCORINGS),
 }
 
 
@@ -230,8 +243,8 @@ def _with_forms(names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-# Of pictures, sounds and encoders beside a decoder: they have a price, and no numbers yet.
-_COMPUTED = frozenset(PRIMITIVES) - {"source", "rearrange"}
+# Of pictures, sounds, encoders beside a decoder, and experts: they have a price, no numbers yet.
+_COMPUTED = frozenset(PRIMITIVES) - {"source", "rearrange", "route"}
 # The operations that each reader knows, and the forms of them.
 READERS: dict[str, frozenset[str]] = {
     "NumPy": _with_forms(_COMPUTED),

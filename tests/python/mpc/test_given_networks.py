@@ -285,7 +285,7 @@ def test_what_a_price_leaves_out_is_said_of_it(tmp_path: Path) -> None:
     assert any("BertForQuestionAnswering, priced with the head" in words for words in notes)
     experts = mpc.simulate(configuration("mixtral")).notes
     assert any("all 4 experts" in words for words in experts)
-    assert any("2 of 4 experts have no price" in words for words in experts)
+    assert not any("no price" in words for words in experts)
 
 
 def test_adapters_are_said_to_be_priced_as_merged() -> None:

@@ -1,12 +1,15 @@
 """Prices beside the committed table of what one line of JAX sends under SPU."""
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from tests.python.mpc.test_routers import compared
 from transformers import LlamaConfig
 
 from aero import mpc
@@ -23,6 +26,7 @@ PRICED: dict[str, tuple[str, dict[str, Any]]] = {
     "jax.nn.gelu(x, approximate=True)": ("gelu", {"gelu": "tanh"}),
     "jax.nn.gelu(x, approximate=False)": ("gelu", {"gelu": "erfc"}),
     "x / 2 * (1 + erf(x / sqrt(2)))": ("gelu", {"gelu": "erf"}),
+    "jnp.where(x == y, x, 0)": ("one_hot", {}),
     "jnp.exp(x)": ("exp", {"exp_clip": False}),
     "1 / (x + 8)": ("reciprocal", {}),
     "x / (y + 8)": ("reciprocal", {TIMES_Y: True}),
@@ -50,6 +54,46 @@ def test_a_line_of_jax_sends_what_its_operation_costs(line: str, protocol: str) 
     # A run of one line pays whole extensions of Ferret, a price its share of one; and the
     # ciphertexts' compressed sizes vary.
     tolerance = EXTENSION + 1e-4 * measured if protocol == "cheetah" else 1e-3
+    assert found == pytest.approx(measured, abs=tolerance)
+
+
+# SPU compares as many numbers as the order of a row makes it; the price is the mean. Beside each
+# protocol the bytes of a comparison and of opening it.
+@pytest.mark.parametrize(
+    ("protocol", "comparison"), [("cheetah", 125), ("semi2k", 128), ("aby3", 111)]
+)
+@pytest.mark.parametrize(("line", "sizes"), [("r8, 2", (2048, 8, 2)), ("r64, 6", (256, 64, 6))])
+def test_the_largest_of_a_routers_rows_send_what_they_cost(
+    line: str, sizes: tuple[int, int, int], protocol: str, comparison: int
+) -> None:
+    rows, columns, chosen = sizes
+    found = mpc.operation_cost("top_k", *sizes, stack=STACKS[protocol]).comm_bytes
+    measured = json.loads(TABLE.read_text())["lines"][f"jax.lax.top_k({line})"][protocol]["bytes"]
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(columns), (1000, 1)), axis=1)
+    counts = [compared(tuple(order), chosen) for order in orders]
+    chance = comparison * statistics.stdev(counts) * rows**0.5
+    assert abs(found - measured) < 3e-3 * measured + 2 * chance
+
+
+@pytest.mark.parametrize("protocol", STACKS)
+def test_the_softmax_of_a_routers_rows_sends_what_it_costs(protocol: str) -> None:
+    measured = json.loads(TABLE.read_text())["lines"]["jax.nn.softmax(r8)"][protocol]["bytes"]
+    on: dict[str, Any] = {"stack": STACKS[protocol], "exp_clip": False}
+    softmax = mpc.operation_cost("softmax", 2048, 8, **on).comm_bytes
+    # jax.nn.softmax compares each maximum with minus infinity too.
+    found = softmax + mpc.operation_cost("relu", 2048, **on).comm_bytes
+    # Cheetah's products of 2,048 numbers take triples that come 8,192 at once.
+    tolerance = EXTENSION + 8192 * 279 if protocol == "cheetah" else 64
+    assert found == pytest.approx(measured, abs=tolerance)
+
+
+@pytest.mark.parametrize("protocol", STACKS)
+def test_an_rmsnorm_without_gain_sends_what_it_costs(protocol: str) -> None:
+    table = json.loads(TABLE.read_text())
+    measured = table["lines"]["x / jnp.sqrt(jnp.mean(x * x))"][protocol]["bytes"]
+    sizes = table["rows"], table["columns"]
+    found = mpc.operation_cost("plain_rmsnorm", *sizes, stack=STACKS[protocol]).comm_bytes
+    tolerance = EXTENSION + 1e-4 * measured if protocol == "cheetah" else 32
     assert found == pytest.approx(measured, abs=tolerance)
 
 

@@ -70,6 +70,8 @@ def example(op):
     found |= {"kind": "layer"} if op == "norm" else {"kind": "last"} if op == "pool" else {}
     found |= {"function": "relu"} if op == "activation" else {}
     found |= {"soft_cap": 0.0} if op == "scores" else {}
+    one = dict.fromkeys(("groups", "chosen_groups", "group_best"), 1)
+    found |= {"scoring": "softmax", **one} if op == "route" else {}
     wanted = PRIMITIVES[op].inputs
     inputs = ["x"] * (2 if wanted is None else wanted)
     return {"op": op, "inputs": inputs, "output": "x", "part": "ffn", **found}
