@@ -50,6 +50,8 @@ TRUNCATED = 12 * (
     + 128 * (4 * 768 + 3072 + 768)  # products with weights
     + 2 * 3 * 128 * 768  # norms
 )  # fmt: skip
+# Of a party, a product of SPU 0.8.0: whole ciphertexts by zstd's level 3 on random coefficients.
+OLD_PRODUCT = 4 * (63373 + 60777) / 4096
 
 
 def test_the_page_is_what_the_simulator_says() -> None:
@@ -117,10 +119,33 @@ def test_ten_squarings_by_products_of_that_release_explain_the_exponentials() ->
         return squarings * packed < measured - rest < squarings * words
 
     assert [count for count in range(1, 16) if between(count)] == [10, 11]
-    # By zstd's level 3 on random coefficients, whole ciphertexts: 63,373 B and 60,777 B.
-    by_zstd = 4 * (63373 + 60777) / 4096
-    found = {count: count * by_zstd + (count + 1) * truncation for count in (10, 11)}
+    found = {count: count * OLD_PRODUCT + (count + 1) * truncation for count in (10, 11)}
     assert found[10] == pytest.approx(measured, rel=5e-3) and found[11] > 1.08 * measured
+
+
+def test_the_steps_of_that_release_explain_the_divisions() -> None:
+    [row] = [one for one in strangers.rows() if "divisions" in one["name"]]
+    measured = row["measured"] / (12 * 196608)
+
+    def sent(name: str, *bits: int) -> float:
+        return mpc.operation_cost(name, 196608, *bits, stack="spu-2024").client_bytes / 196608
+
+    truncation, comparison = sent("truncation"), sent("comparison", 64)
+    ot = 1280 * 13 * 16 / (10485760 - 452000 - 1280 * 13)
+    # What is left of a reciprocal finds the leading bit: without the sign's comparison, its number
+    # and two products, the leading bit's number (64 - i bits for bit i), and seven steps.
+    number = sum(64 - bit for bit in range(36)) / 8 + 36 * ot
+    leading_bit = (
+        sent("reciprocal") - comparison - (8 + ot) - number
+        - 7 * sent("product") - sent("square") - 6 * truncation
+    )  # fmt: skip
+    # Of SPU 0.8.0, fxp_base.cc, div_goldschmidt_general: a bit chooses |y| and the result's sign;
+    # seven products; nothing keeps the leading bit's number for its second use. basic_ot_prot.cc,
+    # PackedB2A: a word of 64 bits for each of 36 random bits, and one that is opened.
+    numbers = 2 * (36 * (8 + ot) + 8)
+    choices, products = 2 * sent("multiplexer"), 7 * (OLD_PRODUCT + truncation)
+    found = comparison + choices + leading_bit + numbers + products
+    assert found == pytest.approx(measured, rel=5e-3)
 
 
 # OpenBumbleBee's README, bits of both parties: what its code sends besides Ferret, whole extensions
