@@ -68,20 +68,25 @@ constexpr std::array<std::string_view, 20> kFamilies{
     "phi",     "pythia", "qwen",    "starcoder", "smol",    "stablelm"};
 
 void refuse_models(std::string_view label) {
-  std::string name(label.substr(label.rfind('/') + 1));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const std::string_view family : kFamilies)
-    if (name.find(family) != std::string::npos)
-      throw std::invalid_argument("label: expected one such as \"SM+LN+G\", got " + quoted(label) +
-                                  ", which names a model; give the folder with its config.json to "
-                                  "`aero cost`, `aero convert` or `aero show` (`hf download NAME "
-                                  "config.json --local-dir FOLDER` fetches it)");
+  if (names_a_model(label))
+    throw std::invalid_argument("label: expected one such as \"SM+LN+G\", got " + quoted(label) +
+                                ", which names a model; give the folder with its config.json to "
+                                "`aero cost`, `aero convert` or `aero show` (`hf download NAME "
+                                "config.json --local-dir FOLDER` fetches it)");
 }
 
 }  // namespace
 
 std::vector<std::string_view> preset_names() { return names_of(kPresets); }
+
+bool names_a_model(std::string_view text) {
+  std::string name(text.substr(text.rfind('/') + 1));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::any_of(kFamilies.begin(), kFamilies.end(), [&](std::string_view family) {
+    return name.find(family) != std::string::npos;
+  });
+}
 
 ArchitectureSpec preset(std::string_view name) {
   for (const Preset& entry : kPresets)

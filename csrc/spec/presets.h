@@ -12,6 +12,9 @@ namespace aero::spec {
 
 std::vector<std::string_view> preset_names();
 
+// Whether a text has a part of a name that models of transformers have, and no label.
+bool names_a_model(std::string_view text);
+
 // The preset `SM` network of this name. Throws std::invalid_argument with the nearest name.
 ArchitectureSpec preset(std::string_view name);
 

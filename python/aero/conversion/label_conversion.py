@@ -41,6 +41,8 @@ _TRAINING_FIELDS = (
 )  # fmt: skip
 _CHANGEABLE = ("context_length", "tied_embeddings", "final_norm")
 _LINEAR = ("linear", "weight_norm", "spectral_norm")
+# Of any network: none of a label has more pruned FFNs.
+_MOST_LAYERS = 4096
 
 
 @overload
@@ -177,15 +179,13 @@ def _target(spec: ArchitectureSpec, label: str, options: dict[str, Any]) -> Arch
 
 def _checked_label(spec: ArchitectureSpec, label: str) -> ArchitectureSpec:
     """The label's network at other sizes, if it can be reached at all."""
-    try:
-        named = ArchitectureSpec.from_label(label, model="tiny", num_layers=spec.num_layers)
-    except ValueError as error:
-        if "num_pruned_ffns" in str(error):
-            raise ValueError(
-                f"convert: {label} prunes more FFNs than the {spec.num_layers} layers of the model "
-                f"have; end the label with _i{spec.num_layers} or less"
-            ) from error
-        raise
+    deepest = ArchitectureSpec.from_label(label, model="tiny", num_layers=_MOST_LAYERS)
+    if deepest.num_pruned_ffns > spec.num_layers:
+        raise ValueError(
+            f"convert: {label} prunes more FFNs than the {spec.num_layers} layers of the model "
+            f"have; end the label with _i{spec.num_layers} or less"
+        )
+    named = deepest.replace(num_layers=spec.num_layers)
     if named.shaped_attention != spec.shaped_attention:
         raise ValueError(
             f"convert: {spec.label} cannot become {named.label}: shaped attention (SOTA labels) "

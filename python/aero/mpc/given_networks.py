@@ -84,6 +84,8 @@ def named_network(name: str, model: str, **sizes: Any) -> Named:
         **sizes: Single sizes instead of the preset's.
     """
     preset = preset_named(name)
+    if model not in ("gpt2", preset or model):
+        raise ValueError(f"simulate: model must be {preset} for {name}, got {model}")
     label = name if preset is None else _PUBLISHED
     spec = ArchitectureSpec.from_label(label, model=preset or model, **sizes)
     return Named(spec, preset or model, preset is not None and spec.family == "pythia")

@@ -163,7 +163,7 @@ def sweep(
         labels: Networks; a label has the model's sizes and T = 128, a published name its own sizes.
         runs: Run folders, or folders of them: networks at their own sizes, with the perplexity
             that `aero evaluate` measured; at other sizes without it.
-        model: The preset that gives the labels' sizes.
+        model: The preset that gives the labels' sizes; an error without labels.
         stacks: Stacks as in `simulate`.
         networks: Network profiles to time each combination on, closed form.
         compute: The compute profile behind those times.
@@ -185,6 +185,8 @@ def sweep(
     require_once("labels", [network.spec for network in labelled])
     require_once("stacks", stacks)
     require_once("networks", networks)
+    if model != "gpt2" and all(network.preset is None for network in labelled):
+        raise ValueError(f"sweep: model is for labels; runs and specs have sizes, got {model}")
     networks_found = [*labelled, *_of_runs(runs)]
     if not networks_found:
         raise ValueError("sweep: labels or runs must name at least one network")
@@ -282,7 +284,7 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
     found = []
     for label in labels:
         if isinstance(label, ArchitectureSpec):
-            found.append(_Network(label, label.label, model))
+            found.append(_Network(label, label.label))
             continue
         spec, preset, exact = _named(label, model)
         found.append(_Network(spec, preset_named(label) or spec.label, preset, exact))
@@ -290,16 +292,14 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
 
 
 def _named(label: str, model: str) -> Named:
-    try:
-        return named_network(label, model, context_length=128)
-    except ValueError as error:
-        if is_folder(label) or "names a model" in str(error):
-            raise ValueError(
-                "sweep: labels must be labels or published names such as gpt2-medium, got "
-                f"{printable(label)}; `aero cost show FOLDER` prices one model by its config.json "
-                "(`hf download NAME config.json --local-dir FOLDER` fetches it)"
-            ) from None
-        raise
+    is_name = preset_named(label) is None and _core.names_a_model(label)
+    if is_folder(label) or is_name:
+        raise ValueError(
+            "sweep: labels must be labels or published names such as gpt2-medium, got "
+            f"{printable(label)}; `aero cost show FOLDER` prices one model by its config.json "
+            "(`hf download NAME config.json --local-dir FOLDER` fetches it)"
+        )
+    return named_network(label, model, context_length=128)
 
 
 def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:

@@ -211,6 +211,13 @@ OPERATION = partial(partial, mpc.operation_cost)
         (OPERATION("relu", 0), ("sizes of relu", "integers from 1 to 2^40", "got 0")),
         (OPERATION("softmax", 4), ("softmax", "2 size(s)", "got 1")),
         (OPERATION("matmul", 2**40, 2**40, 1), ("more than 2^53 elements",)),
+        (OPERATION("top_k", 2, 4, 5), ("top_k", "from 1 to all", "got 5 of 4")),
+        (priced(given="pythia-70m", model="tiny"), ("model", "pythia-70m", "got tiny")),
+        (partial(mpc.sweep, "pythia-70m", model="tiny"), ("model", "pythia-70m", "got tiny")),
+        (
+            partial(mpc.sweep, [ArchitectureSpec.from_label("SM")], model="tiny"),
+            ("model", "for labels", "got tiny"),
+        ),
         (partial(paper.compare_with_paper, [3]), ("tables", "4, 5, 6, 7")),
     ],
 )

@@ -130,6 +130,8 @@ def test_runs_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
     (tmp_path / "no_perplexity" / "evaluation.json").write_text('{"perplexity": 3.5}')
     (row,) = mpc.sweep(runs=[tmp_path / "no_perplexity"]).rows
     assert (row.perplexity, row.run, row.label) == (3.5, "no_perplexity", "SM")
+    with pytest.raises(ValueError, match=r"^sweep: model is for labels; .*, got mini$"):
+        mpc.sweep(runs=[tmp_path / "no_perplexity"], model="mini")
 
 
 # --- generation -----------------------------------------------------------------------------------
