@@ -60,6 +60,12 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
        "to 75 %; other machines count bytes and rounds");
   note(stack.protocol == Protocol::kSecureNn,
        "seconds: no run was timed under SecureNN; the rates are those of SEMI2K and ABY3");
+  const bool routes = any<network::Route>(network, [](const network::Route&) { return true; });
+  note(routes,
+       "ffn: how many numbers a router's choice compares is chance, its price the mean; choices of "
+       "groups and the opening of a choice are derived, not measured");
+  note(routes && stack.protocol == Protocol::kSecureNn,
+       "ffn: a router's choice under SecureNN is derived from SPU's source, not measured");
   note(stack.protocol == Protocol::kSecureNn && has_argmax,
        "argmax: under SecureNN SPU 0.9.5 compares numbers more than 2^44 apart wrongly, and the "
        "first of a single row of logits wins");

@@ -114,6 +114,13 @@ def test_a_revealed_choice_is_opened_to_all_parties(stack: str, each: int) -> No
     assert (shape, sent) == (str(2 * TOKENS), each * 2 * TOKENS)
 
 
+def test_a_price_with_chance_in_it_says_so() -> None:
+    for family, said in (("mixtral", True), ("llama", False)):
+        config = AutoConfig.for_model(family, **CONFIGURATIONS[family])
+        doubts = " ".join(mpc.simulate(config, stack="spu-securenn").unchecked)
+        assert ("is chance" in doubts) is ("choice under SecureNN" in doubts) is said
+
+
 def test_a_choice_that_groups_do_not_allow_is_refused() -> None:
     for wrong, name in (
         ({"n_group": 3}, "n_group"), ({"topk_group": 2}, "topk_group"),
