@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from aero.nn.linear import linear, product
+from aero.nn.products import add_product, linear, product
 
 IGNORED = -100
 
@@ -266,11 +266,8 @@ def _by_blocks(
             d_hidden[block] = product(logits, head.t())
         if d_weight is not None:
             for classes in _slices(len(head)):
-                part = product(logits[:, classes].t(), x.t())
-                if first == 0:
-                    d_weight[classes] = part
-                else:
-                    d_weight[classes] += part
+                gradients = logits[:, classes].t()
+                add_product(d_weight[classes], gradients, x.t(), begins=first == 0)
     return total, (d_hidden, None if d_weight is None else d_weight.to(weight.dtype))
 
 

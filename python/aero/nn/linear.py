@@ -1,4 +1,4 @@
-"""Linear layers: float32 products by oneDNN on CPUs, GPT-2's layout, weight and spectral norms.
+"""Linear layers: their products (`products.py`), GPT-2's layout, weight and spectral norms.
 
 Also embeddings that share weight and gradient with the head.
 Letters: B batch, T tokens, C width, V vocabulary.
@@ -14,15 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from aero.nn.products import linear as linear
+
 Start = Literal["normal", "residual", "zero"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-# Below this number of multiplications the call itself costs more than oneDNN saves.
-_MINIMUM_PRODUCTS = 2**18
-
-# A weight of this size, 1 MB of float32, stays in the second-level cache.
-_CACHED_ELEMENTS = 2**18
 
 
 class Linear(nn.Linear):
@@ -56,95 +52,6 @@ class Linear(nn.Linear):
                 stacklevel=2,
             )
         super().__setattr__(name, value)
-
-
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``inputs W^T + b`` with the fastest float32 product that ships with torch.
-
-    On x86 CPUs torch computes float32 products with MKL, which on AMD processors is half as fast as
-    oneDNN, that torch ships too and keeps for bfloat16 and compiled inference. Measured on an EPYC
-    with AVX-512, one thread, 4096 x 128 x 384: forward 3.7 against 1.5 ms, gradients of inputs 3.7
-    against 1.7 ms, of weights 3.9 against 2.1 ms. Everything else, `torch.compile` and autocast
-    included, and all of it under ``torch.backends.mkldnn.flags(enabled=False)``, is
-    `torch.nn.functional.linear`; so a compiled float32 step of the demo's network takes 1.1 times
-    as long as this one.
-
-    Args:
-        inputs: [..., in].
-        weight: [out, in].
-        bias: [out] or None.
-
-    Returns:
-        [..., out].
-    """
-    if not _runs_on_onednn(inputs, weight):
-        return F.linear(inputs, weight, bias)
-    rows = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
-        inputs.reshape(-1, inputs.shape[-1]), weight, bias
-    )
-    output: Tensor = rows.view(*inputs.shape[:-1], weight.shape[0])
-    return output
-
-
-def _runs_on_onednn(inputs: Tensor, weight: Tensor) -> bool:
-    return (
-        not torch.compiler.is_compiling()
-        and inputs.device.type == "cpu"
-        and inputs.dtype == weight.dtype == torch.float32
-        and inputs.shape[-1] == weight.shape[-1]
-        and inputs.numel() * weight.shape[0] >= _MINIMUM_PRODUCTS
-        and not torch.is_autocast_enabled("cpu")
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and bool(torch.backends.mkldnn.enabled)
-    )
-
-
-def product(a: Tensor, b_transposed: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``a b``, [N, M], of matrices [N, K] and [M, K] of one dtype, as `linear` computes it.
-
-    Args:
-        a: [N, K].
-        b_transposed: [M, K].
-        out: [N, M], written to where it is given.
-    """
-    if not _runs_on_onednn(a, b_transposed):
-        return torch.mm(a, b_transposed.t(), out=out)
-    result = _product(a, b_transposed)
-    return result if out is None else out.copy_(result)
-
-
-def _product(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b_transposed, bias, "none", [], "")
-    return product
-
-
-class _OneDnnLinear(torch.autograd.Function):
-    """oneDNN's linear, an inference operator of torch, with its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(rows, weight)
-        ctx.weight_size = weight.numel()
-        return _product(rows, weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
-        needs_rows, needs_weight, needs_bias = ctx.needs_input_grad
-        d_rows = d_weight = d_bias = None
-        if needs_rows:
-            d_rows = _product(gradient, weight.t())
-        if needs_weight:
-            # The operand with fewer rows goes first, up to 1.4 times as fast, where turning the
-            # result stays in the cache. Autograd copies a gradient that lies unlike its weight.
-            if rows.shape[1] < gradient.shape[1] and ctx.weight_size <= _CACHED_ELEMENTS:
-                d_weight = _product(rows.t(), gradient.t()).t().contiguous()
-            else:
-                d_weight = _product(gradient.t(), rows.t())
-        if needs_bias:
-            d_bias = gradient.sum(dim=0)
-        return d_rows, d_weight, d_bias
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

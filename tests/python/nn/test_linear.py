@@ -3,9 +3,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from aero.nn.linear import Linear, linear
+from aero.nn import products
+from aero.nn.linear import Linear
+from aero.nn.products import add_product, linear, product
 
 SIZES = [((64, 64), 64), ((3, 50, 64), 128), ((2, 200, 96), 48), ((1, 1, 8), 4), ((0, 64), 64)]
+
+
+@pytest.fixture(autouse=True)
+def _onednn(monkeypatch):
+    """On Intel's processors too."""
+    monkeypatch.setattr(products, "_prefers_mkl", lambda: False)
 
 
 @pytest.mark.parametrize(("shape", "outputs"), SIZES)
@@ -41,6 +49,13 @@ def test_large_float32_products_run_on_onednn_and_can_be_told_not_to():
         assert "OneDnn" not in str(layer(inputs).grad_fn.next_functions)
 
 
+def test_a_processor_that_multiplies_faster_by_mkl_keeps_it(monkeypatch):
+    monkeypatch.setattr(products, "_prefers_mkl", lambda: True)
+    inputs, weight = torch.randn(64, 128), torch.randn(128, 128)
+    assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
+    assert torch.equal(product(inputs, weight), torch.mm(inputs, weight.t()))
+
+
 def test_a_second_derivative_through_onednn_is_an_error():
     inputs = torch.randn(64, 128, requires_grad=True)
     (gradient,) = torch.autograd.grad(
@@ -48,6 +63,45 @@ def test_a_second_derivative_through_onednn_is_an_error():
     )
     with pytest.raises(RuntimeError, match=r"differentiate twice.*once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+@pytest.mark.parametrize("is_autocast", [True, False])
+def test_products_of_bfloat16_are_rounded_once_on_every_processor(monkeypatch, lacks, is_autocast):
+    monkeypatch.setattr(products, "_lacks_bfloat16", lambda: lacks)
+    leaves = [torch.randn(size).bfloat16() for size in ((37, 70), (90, 70), (90,))]
+    wide = [x.double().requires_grad_() for x in leaves]
+    if is_autocast:
+        leaves = [x.float() for x in leaves]
+    for x in leaves:
+        x.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+        result = linear(*leaves)
+    assert result.dtype == torch.bfloat16
+    cotangent = torch.randn(37, 90).bfloat16()
+    exact = F.linear(*wide)
+    found = [result, *torch.autograd.grad(result, leaves, cotangent)]
+    wanted = [exact, *torch.autograd.grad(exact, wide, cotangent.double())]
+    # Half a unit of bfloat16's last place, at most 2^-8 of a number, and the rounding of sums.
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=2**-7.99, atol=1e-4)
+    assert [x.dtype for x in found[1:]] == [x.dtype for x in leaves]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("lacks", [True, False])
+@pytest.mark.parametrize("prefers", [True, False])
+def test_products_add_up_where_they_are_wanted(monkeypatch, dtype, lacks, prefers):
+    monkeypatch.setattr(products, "_lacks_bfloat16", lambda: lacks)
+    monkeypatch.setattr(products, "_prefers_mkl", lambda: prefers)
+    a, b = torch.randn(65, 64).to(dtype), torch.randn(66, 64).to(dtype)
+    exact = a.double() @ b.double().t()
+    for wide in (dtype, torch.promote_types(dtype, torch.float32)):
+        total = torch.full((65, 66), float("nan"), dtype=wide)
+        add_product(total, a, b, begins=True)
+        add_product(total, a, b)
+        rounded = 3 * 2**-8.0 if dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(total.double(), 2 * exact, rtol=rounded, atol=30 * rounded)
 
 
 def test_autocast_gives_bfloat16():
