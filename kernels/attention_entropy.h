@@ -37,6 +37,10 @@ struct ScoreTransform {
   [[gnu::always_inline]] constexpr bool transforms() const {
     return softcap != 0 || alibi_slopes || bias;
   }
+  /// What a product is multiplied by before that; the cap is given a share of itself.
+  [[gnu::always_inline]] constexpr double product_scale() const {
+    return softcap != 0 ? scale / softcap : scale;
+  }
 };
 
 /// Which keys a query sees: those that every rule shows.

@@ -21,7 +21,7 @@ struct BackwardScratch {
   int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
   int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
   int64_t cap_slopes;                ///< [keys, tile], of the soft cap
-  int64_t bias;                      ///< [keys, tile]: the bias, then dS
+  int64_t dbias;                     ///< [keys, tile]: dS, where the bias has a gradient
   int64_t keys, packed_keys, values, dkeys, dvalues, total = 0;
 
   explicit BackwardScratch(const AttentionEntropyBackwardParams& p)
@@ -38,7 +38,7 @@ struct BackwardScratch {
     dscore_rows = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
     dscores = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
     cap_slopes = take(p.softcap != 0 ? kKeyTile * kTile : 0);
-    bias = take(p.bias ? kKeyTile * kTile : 0);
+    dbias = take(p.dbias ? kKeyTile * kTile : 0);
     keys = take(p.keys * row);
     packed_keys = kPack == 1 ? keys : take(Operands::weighted_size(p.keys, p.head_dim));
     values = take(p.keys * value_row);

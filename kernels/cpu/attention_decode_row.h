@@ -96,7 +96,7 @@ struct DecodeRow {
               Real* scores, Real* cap_slopes = nullptr) const {
     constexpr int lanes = kLanes<Real>;
     const double product_scale =
-        p.transforms() ? p.scale : p.scale / static_cast<double>(temperature) * kLog2E;
+        p.transforms() ? p.product_scale() : p.scale / static_cast<double>(temperature) * kLog2E;
     for (int64_t j = 0; j < count; j += lanes)
       store(scores + j, dots_of_rows(keys.from(key + j), count - j, query_copy, p.head_dim) *
                             static_cast<Real>(product_scale));

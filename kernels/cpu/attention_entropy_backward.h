@@ -137,7 +137,7 @@ class BackwardPass {
     if (p_.dout) douts = load_tile(q, p_.dout, p_.value_dim, {at_.douts_t, at_.douts}, &rows);
     const bool wants_dq = wants_queries && p_.dq;
     const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
-    const TileTransform<Real> transform(p_, q, memory_ + at_.bias,
+    const TileTransform<Real> transform(p_, q,
                                         p_.softcap != 0 ? memory_ + at_.cap_slopes : nullptr);
     const TileDropout<Real> dropout(p_, q);
     const Ones<Real> ones;
@@ -160,7 +160,7 @@ class BackwardPass {
         compute_dscores<true>(q, visible, key, {transform, dropout}, rows);
       else
         compute_dscores<false>(q, visible, key, {transform, dropout}, rows);
-      if (p_.dbias && wants_queries) store_dbias(p_, q, visible, key, memory_ + at_.bias);
+      if (p_.dbias && wants_queries) store_dbias(p_, q, visible, key, memory_ + at_.dbias);
       if (wants_dq)
         dq.add(visible, weighted_from<Operands>(packed_keys_, row), operands(at_.dscores),
                {key == first_key, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
@@ -208,6 +208,7 @@ class BackwardPass {
     if (p_.dout) add(p_.out, TensorView<void>{}, p_.value_dim);
     add(p_.dq, p_.dk, p_.head_dim);
     add(TensorView<void>{}, p_.dv, p_.value_dim);
+    announce_bias(p_, next, prefetch);
     // Scores, dP, dK and dV, and dQ of every tile of keys.
     const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
                   tiles = (seen + kKeyTile - 1) / kKeyTile;
@@ -301,7 +302,7 @@ class BackwardPass {
               if (caps) scaled[n] *= load(memory_ + at_.cap_slopes + at);
               if (has_slopes)
                 dslope += result.dscore * variant.transform.distance_of(lane, key + j + n);
-              if (has_bias) store(memory_ + at_.bias + at, result.dscore);
+              if (has_bias) store(memory_ + at_.dbias + at, result.dscore);
             }
             Operands::store_row(operands(at_.weight_rows), at, result.weight);
             Operands::store_row(operands(at_.dscore_rows), at, scaled[n]);

@@ -44,7 +44,7 @@ class ForwardPass {
 
   /// Scratch of one thread, as offsets in elements of Real (an operand takes no more).
   struct Scratch {
-    int64_t queries, outputs, scores, weights, bias, keys, values, total = 0;
+    int64_t queries, outputs, scores, weights, keys, values, total = 0;
 
     explicit Scratch(const Params& p) {
       const int64_t row = round_up(p.head_dim, kL);
@@ -52,7 +52,6 @@ class ForwardPass {
       outputs = take(WeightedRows<Operands>::size(p.value_dim));
       scores = take(kKeyTile * kTile);
       weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
-      bias = take(p.bias ? kKeyTile * kTile : 0);
       keys = take(p.keys * row);
       values = take(Operands::weighted_size(p.keys, p.value_dim));
     }
@@ -84,6 +83,7 @@ class ForwardPass {
     prefetch.add<Element>(p_.k, b, g, from, keys, p_.head_dim);
     prefetch.add<Element>(p_.v, b, g, from, keys, p_.value_dim);
     prefetch.add<Element>(p_.out, b, h, next.first, next.count, p_.value_dim);
+    announce_bias(p_, next, prefetch);
     // Scores, and outputs of every tile of keys.
     const int64_t seen = q.visible_keys(p_) - q.first_key(p_),
                   tiles = (seen + kKeyTile - 1) / kKeyTile;
@@ -107,7 +107,7 @@ class ForwardPass {
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
     OnlineSoftmax<Vec<Real>> state[kColumns];
     begin_rows(q, state);
-    const TileTransform<Real> transform(p_, q, memory_ + at_.bias, nullptr);
+    const TileTransform<Real> transform(p_, q, nullptr);
     const TileDropout<Real> dropout(p_, q);
     Operands::transposed(rows_at<const Element>(p_.q, q.batch, q.head, q.first), q.count,
                          p_.head_dim, operands(at_.queries));

@@ -65,7 +65,7 @@ class Prefetch {
     const char* data;  ///< a row
     int64_t stride, rows, lines, left;
   };
-  Range ranges_[8];
+  Range ranges_[9];
   int count_ = 0, next_ = 0;
   int64_t lines_ = 0, per_step_ = 0;
 };
@@ -99,7 +99,7 @@ template <class Real>
 struct QueryTile : TileRange<Real> {
   int vectors;                   ///< vectors that hold at least one query
   Real scale[kQueryTile<Real>];  ///< scale / t, 0 beyond count
-  /// What products are multiplied by: log2(e) scale / t, or scale alone where more follows.
+  /// What products are multiplied by: log2(e) scale / t, or product_scale() where more follows.
   Real product_scale[kQueryTile<Real>];
   Real temperature[kQueryTile<Real>];  ///< t, 1 beyond count
 
@@ -115,7 +115,7 @@ struct QueryTile : TileRange<Real> {
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
       const double c = p.scale / static_cast<double>(temperature[i]);
       scale[i] = static_cast<Real>(c);
-      product_scale[i] = static_cast<Real>(p.transforms() ? p.scale : c * kLog2E);
+      product_scale[i] = static_cast<Real>(p.transforms() ? p.product_scale() : c * kLog2E);
     }
     for (int64_t i = this->count; i < kQueryTile<Real>; ++i) scale[i] = product_scale[i] = 0;
   }

@@ -11,6 +11,7 @@ struct SimdProbe {
   /// `count` is a multiple of the lanes.
   void (*exp2_float)(const float* x, float* y, int64_t count);
   void (*exp2_double)(const double* x, double* y, int64_t count);
+  void (*tanh_float)(const float* x, float* y, int64_t count);
   void (*to_bfloat16)(const float* x, uint16_t* y, int64_t count);
   void (*to_float16)(const float* x, uint16_t* y, int64_t count);
   void (*from_bfloat16)(const uint16_t* x, float* y, int64_t count);

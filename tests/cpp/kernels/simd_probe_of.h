@@ -13,6 +13,11 @@ void exp2_of(const Real* x, Real* y, int64_t count) {
     cpu::store(y + i, cpu::exp2(cpu::load(x + i)));
 }
 
+void tanh_of(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += cpu::kLanes<float>)
+    cpu::store(y + i, cpu::hyperbolic_tangent(cpu::load(x + i)));
+}
+
 template <class Element>
 void narrow(const float* x, uint16_t* y, int64_t count) {
   for (int64_t i = 0; i < count; i += cpu::kLanes<float>)
@@ -35,9 +40,16 @@ void transpose_square(Real* square) {
 }
 
 constexpr SimdProbe simd_probe() {
-  return {cpu::kLanes<float>,      cpu::kLanes<double>,   exp2_of<float>,
-          exp2_of<double>,         narrow<cpu::BFloat16>, narrow<cpu::Float16>,
-          widen<cpu::BFloat16>,    widen<cpu::Float16>,   transpose_square<float>,
+  return {cpu::kLanes<float>,
+          cpu::kLanes<double>,
+          exp2_of<float>,
+          exp2_of<double>,
+          tanh_of,
+          narrow<cpu::BFloat16>,
+          narrow<cpu::Float16>,
+          widen<cpu::BFloat16>,
+          widen<cpu::Float16>,
+          transpose_square<float>,
           transpose_square<double>};
 }
 

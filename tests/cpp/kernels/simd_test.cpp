@@ -172,6 +172,33 @@ TEST_P(Simd, Exp2PassesNotANumberOn) {
   EXPECT_TRUE(std::isnan(exp2(std::vector<double>{std::nan("")})[0]));
 }
 
+// Relative, so that small scores keep their digits under a soft cap: the quotient's own error is
+// 1.7e-7, and a numerator, a denominator, both rounded to 2 units of 2^-24, and their quotient,
+// rounded to 1, add at most 3.0e-7.
+TEST_P(Simd, TanhIsWithinItsErrorAndOddAndNeverBeyondOne) {
+  std::vector<float> x;
+  for (uint32_t bits = 0; bits < 0x7f800000; bits += 977) x.push_back(std::bit_cast<float>(bits));
+  x.push_back(std::numeric_limits<float>::infinity());
+  x.resize((x.size() + 63) / 64 * 64);
+  std::vector<float> y(x.size()), minus(x), odd(x.size());
+  for (float& value : minus) value = -value;
+  probe().tanh_float(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  probe().tanh_float(minus.data(), odd.data(), static_cast<int64_t>(x.size()));
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_LE(y[i], 1) << x[i];
+    ASSERT_EQ(y[i], -odd[i]) << x[i];
+    if (x[i] < std::numeric_limits<float>::min()) continue;  // flushed to 0 in kernels
+    const double exact = std::tanh(static_cast<double>(x[i]));
+    worst = std::max(worst, std::abs(y[i] - exact) / exact);
+  }
+  EXPECT_LE(worst, 4.7e-7);
+  EXPECT_GE(worst, 1e-7) << "nothing was measured";
+  const std::vector<float> nan(64, std::nanf(""));
+  probe().tanh_float(nan.data(), y.data(), 64);
+  EXPECT_TRUE(std::isnan(y[0]));
+}
+
 TEST_P(Simd, EveryHalfOfSixteenBitsIsReadExactly) {
   std::vector<uint16_t> bits(1 << 16);
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
