@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_key_sums.h"
 #include "kernels/cpu/attention_outer_sums.h"
 #include "kernels/cpu/attention_row_gradients.h"
+#include "kernels/cpu/subnormals.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -130,6 +131,7 @@ class BackwardPass {
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
     const QueryTile<Real> q(p_, tile_range(head, tile));
+    const FlushedSubnormals flushed(!q.has_tiny_scale);
     RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries =
         load_tile(q, p_.q, p_.head_dim, {at_.queries_t, at_.queries});

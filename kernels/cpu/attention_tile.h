@@ -102,6 +102,7 @@ struct QueryTile : TileRange<Real> {
   /// What products are multiplied by: log2(e) scale / t, or product_scale() where more follows.
   Real product_scale[kQueryTile<Real>];
   Real temperature[kQueryTile<Real>];  ///< t, 1 beyond count
+  bool has_tiny_scale = false;         ///< one whose products with gradients may be subnormal
 
   QueryTile(const AttentionEntropyParams& p, const TileRange<Real>& range)
       : TileRange<Real>(range),
@@ -115,6 +116,7 @@ struct QueryTile : TileRange<Real> {
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
       const double c = p.scale / static_cast<double>(temperature[i]);
       scale[i] = static_cast<Real>(c);
+      has_tiny_scale = has_tiny_scale || (-0x1p-40 < c && c < 0x1p-40);
       product_scale[i] = static_cast<Real>(p.transforms() ? p.product_scale() : c * kLog2E);
     }
     for (int64_t i = this->count; i < kQueryTile<Real>; ++i) scale[i] = product_scale[i] = 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from typing import Any
 
 import pytest
@@ -136,3 +137,23 @@ def test_equal_scores_have_no_gradient_for_a_temperature_near_zero(
     torch.testing.assert_close(results[1], torch.tensor([[[math.log(2), 0.0]]]))
     sum(result.sum() for result in results).backward()
     assert t.grad is not None and t.grad.item() == 0
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="ARM takes them as fast")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_below_the_smallest_normal_number_are_zero(dtype: torch.dtype) -> None:
+    """Each takes some 150 cycles on Intel's processors, and keys far down a slope have many."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, 2, 300, 16)
+    leaves = [
+        torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for _ in range(3)
+    ]
+    smallest = torch.finfo(dtype).tiny
+    slopes = -math.log(smallest) / 100 * torch.tensor([1, 2], dtype=dtype)
+    out, entropy, _ = ops.attention_entropy(*leaves, alibi_slopes=slopes, is_causal=True)
+    dscores = out.sum() + entropy.sum()
+    last = dscores - out[..., :150, :].sum() - entropy[..., :150].sum()
+    for gradient in torch.autograd.grad(last, leaves):
+        sizes = gradient[gradient != 0].abs()
+        assert sizes.numel() and sizes.min() >= smallest
+    assert torch.tensor(smallest, dtype=dtype) / 4 != 0  # as before the call
