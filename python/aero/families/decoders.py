@@ -42,6 +42,7 @@ class Decoder:
         head_bias: so have the logits.
         soft_cap: of the scores; 0: none.
         distance_bias: the scores have a bias by distance, the same in all layers.
+        sinks: each softmax has one score more by head.
         head_cap: of the logits.
         embedding_scale: factor of the embeddings.
         route: the fields of the operation that chooses among feed-forwards side by side; empty:
@@ -77,6 +78,7 @@ class Decoder:
     embedding_norm: bool = False
     soft_cap: float = 0.0
     distance_bias: bool = False
+    sinks: bool = False
     head_cap: float = 0.0
     embedding_scale: float = 1.0
     route: Mapping[str, Any] = field(default_factory=dict)
@@ -165,7 +167,9 @@ class Decoding:
             if sizes.rotary:
                 writer.add("rotate", name, name, name=name, part="QK", heads=count,
                            channels=sizes.rotary, base=sizes.rotary_base)  # fmt: skip
-        weights = {"bias": "distance_bias"} if sizes.distance_bias else None
+        weights = {"bias": "distance_bias"} if sizes.distance_bias else {}
+        if sizes.sinks:
+            weights["sink"] = "layers.{layer}.attention.sinks"
         attend(writer, sizes.heads, sizes.key_heads, sizes.head_dim, scale=sizes.scale,
                soft_cap=sizes.soft_cap, causal=True, window=window, weights=weights)  # fmt: skip
         return writer.linear("attended", "joined", "attention.output", "projection", "qkv/proj",

@@ -47,18 +47,8 @@ class _SparseDecoder(Decoder):
         return SparseDecoding(self, self.expert_width, self.dense).written()
 
 
-class _SinkDecoding(Decoding):
-    """GPT-OSS: a learned logit beside the scores of each head, and bounded gates in the experts."""
-
-    def _attention(self, given: str, window: int) -> str:
-        sizes, add = self.sizes, self.writer.add
-        attended = super()._attention(given, window)
-        # A key more in each row of the softmax: one comparison and one exponential.
-        add("activation", "sink", "queries", name="sink in the maximum", part="softmax",
-            function="relu", width=sizes.heads, slope=0.0)  # fmt: skip
-        add("activation", "sink", "sink", name="sink", part="softmax", function="exp",
-            width=sizes.heads, slope=0.0)  # fmt: skip
-        return attended
+class _BoundedDecoding(Decoding):
+    """GPT-OSS: gates and what they multiply are bounded in the experts."""
 
     def _gated(self, given: str, key: str, output: str, name: str, hidden: int) -> str:
         writer, linear = self.writer, self._linear_of(key)
@@ -75,9 +65,9 @@ class _SinkDecoding(Decoding):
         return linear(output, "hidden", "down", f"{name}, out", hidden, self.sizes.width)
 
 
-class _SinkDecoder(Decoder):
+class _BoundedDecoder(Decoder):
     def operations(self) -> list[Any]:
-        return _SinkDecoding(self).written()
+        return _BoundedDecoding(self).written()
 
 
 def qwen3_moe(values: Values) -> Described:
@@ -112,7 +102,7 @@ def gpt_oss(values: Values) -> Described:
     bias = values.flag("attention_bias", default=True)
     sizes = usual(
         values, norm="rms", gated=True, attention_bias=bias, output_bias=bias,
-        feed_forward_bias=True, router_bias=True,
+        feed_forward_bias=True, router_bias=True, sinks=True,
         windows=values.windows(values.size("num_hidden_layers")), **routed,
     )  # fmt: skip
-    return network_of(values, _SinkDecoder(**vars(sizes)), *told)
+    return network_of(values, _BoundedDecoder(**vars(sizes)), *told)
