@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_bytes_atomically
@@ -128,7 +127,7 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
     folder = prepared_folder(source, data, cache)
     with disk_errors("the corpus", folder, "run the command again: it continues where it stopped"):
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / ".lock"):
+        with FileLock(folder / ".lock"):
             if not (folder / "manifest.json").is_file():
                 _build(source, data, folder, context_length)
     return open_prepared_data(folder, context_length=context_length)
@@ -328,10 +327,3 @@ def require_window(split: str, place: str | Path, tokens: int, context_length: i
             f"{context_length} tokens, got {tokens} tokens; use a larger corpus or a smaller "
             "model.context_length"
         )
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
