@@ -57,7 +57,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 @functools.cache
 def _processor_words() -> frozenset[str]:
-    """What Linux says of the first processor; nothing elsewhere."""
+    """Returns what Linux says of the first processor; nothing elsewhere."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
@@ -66,19 +66,19 @@ def _processor_words() -> frozenset[str]:
 
 
 def _prefers_mkl() -> bool:
-    """Whether MKL's float32 products are faster than oneDNN's."""
+    """True where MKL multiplies float32 faster than oneDNN."""
     has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return has_mkl and "GenuineIntel" in _processor_words()
 
 
 def _lacks_bfloat16() -> bool:
-    """Whether this is x86 without instructions that multiply bfloat16."""
+    """True on x86 without instructions that multiply bfloat16."""
     words = _processor_words()
     return "sse2" in words and "avx512_bf16" not in words
 
 
 def _product_dtype(inputs: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The one of both operands, or that which autocast gives them; None if they have two."""
+    """Returns the dtype of both operands, or that of autocast; None if they have two."""
     dtypes = {inputs.dtype, weight.dtype}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
         return torch.get_autocast_dtype("cpu")
@@ -96,7 +96,7 @@ def _is_widened(dtype: torch.dtype | None, operand: Tensor) -> bool:
 
 
 def _widened(operand: Tensor) -> Tensor:
-    """In float32, rounded to bfloat16 before."""
+    """Rounds an operand to bfloat16, in float32."""
     return operand.to(torch.bfloat16).to(torch.float32)
 
 
@@ -141,11 +141,17 @@ def add_product(total: Tensor, a: Tensor, b_transposed: Tensor, *, begins: bool 
         b_transposed: [M, K].
         begins: the total holds nothing yet.
     """
-    if total.dtype != a.dtype or _is_widened(a.dtype, a) or _runs_on_onednn(a, b_transposed):
-        part = product(a, b_transposed)
-        total.copy_(part) if begins else total.add_(part)
-    else:
+    if adds_in_place(total.dtype, a, b_transposed):
         torch.addmm(total, a, b_transposed.t(), beta=0 if begins else 1, out=total)
+        return
+    part = product(a, b_transposed)
+    total.copy_(part) if begins else total.add_(part)
+
+
+def adds_in_place(total: torch.dtype, a: Tensor, b_transposed: Tensor) -> bool:
+    """True if `add_product` needs no memory but that of such a total."""
+    is_copied = _is_widened(a.dtype, a) or _runs_on_onednn(a, b_transposed)
+    return total == a.dtype and not is_copied
 
 
 def _product(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> Tensor:
