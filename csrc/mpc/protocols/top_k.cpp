@@ -17,7 +17,7 @@ namespace {
 constexpr double kWordBytes = 8;
 
 std::int64_t log2_ceil(std::int64_t count) {
-  return std::bit_width(static_cast<std::uint64_t>(count - 1));
+  return static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(count - 1)));
 }
 
 // permute.cc of each protocol. Cheetah: a Waksman network of n log n - 2^(log n) + 1 switches for
@@ -44,7 +44,8 @@ Cost shuffle(const Stack& stack, std::int64_t elements) {
   }
   const std::int64_t depth = log2_ceil(elements);
   if (depth == 0) return {};
-  const std::int64_t switches = elements * depth - (std::int64_t{1} << depth) + 1;
+  const auto whole = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(elements)));
+  const std::int64_t switches = elements * depth - whole + 1;
   const Cost one = product(stack, switches, Ring::kZ2k64);
   return sequential(with_rounds(one, one.rounds * static_cast<double>(2 * depth - 1)), 2);
 }
