@@ -27,7 +27,7 @@ from aero.private.parties.two_processes import generate_over
 from aero.private.prediction import (
     machine_profiles,
     network_fields,
-    piece_of,
+    pieces_of,
     predicted_durations,
     predicted_operations,
     total_cost,
@@ -154,9 +154,9 @@ def predicted(
         on_a_wire = True
         network, compute = machine_profiles(machine, link, cell["threads"])
     durations = predicted_durations(operations, network, compute)
-    rounds = {piece_of(each): 0 for each in operations}
-    for each in operations:
-        rounds[piece_of(each)] += each.cost.rounds
+    rounds = dict.fromkeys(durations, 0.0)
+    for piece, each in zip(pieces_of(operations), operations, strict=True):
+        rounds[piece] += each.cost.rounds
     parts: dict[str, dict[str, float]] = {}
     for piece, duration in durations.items():
         part = parts.setdefault(part_of(piece), {"rounds": 0.0, "wire_seconds": 0.0})
