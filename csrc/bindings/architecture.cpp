@@ -241,7 +241,7 @@ void bind_architecture(py::module_& module) {
   bind_counts(module);
 
   module.def("names_a_model", &spec::names_a_model, py::arg("text"),
-             "Whether a text has a part of a name that models of transformers have, and no label.");
+             "Tells whether a text has a part of a name of transformers' models, and no label.");
   module.def(
       "label_words",
       [](const std::optional<std::string>& label) {

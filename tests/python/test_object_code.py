@@ -115,8 +115,10 @@ class Instruction:
 
     @property
     def is_exponential(self) -> bool:
-        """Of an exponential or, as it divides, a logarithm."""
-        return bool(re.match(r"v(scalef|reduce|rndscale|round|div)p[sd]|vpslld|vpsllq", self.name))
+        """Of an exponential or, as it divides or takes a reciprocal, a logarithm or a tanh."""
+        return bool(
+            re.match(r"v(scalef|reduce|rndscale|round|div|rcp14)p[sd]|vpslld|vpsllq", self.name)
+        )
 
     @property
     def stores_vector(self) -> bool:

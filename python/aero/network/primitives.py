@@ -39,7 +39,7 @@ class Primitive:
 
     @property
     def moves_tokens(self) -> bool:
-        """Whether it only moves tokens to later positions."""
+        """Tells whether it only moves tokens to later positions."""
         return self.earlier is not None and self.earlier[0] == 0
 
 

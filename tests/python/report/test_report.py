@@ -13,6 +13,7 @@ from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.mpc.simulation import cheetah_stack_names
+from aero.paper import PUBLIC
 from aero.report import write_report
 from aero.report.contents import read_seed_spread
 from aero.report.document import next_steps, summary_table
@@ -98,11 +99,11 @@ def test_bytes_are_those_of_the_simulator_at_both_sizes(demo, demo_perplexity):
     for label in demo_perplexity:
         costs = network(demo, label)["private_inference"]
         for stack in cheetah_stack_names():
-            trained = mpc.simulate(label, model="mini", stack=stack)
+            trained = mpc.simulate(label, model="mini", stack=stack, **PUBLIC)
             assert costs["trained"][stack]["comm_bytes"] == trained.comm_bytes
             assert sum(costs["trained"][stack]["by_kind"].values()) == trained.comm_bytes
             options = {"final_norm": "none"} if "LN" in label else {}
-            at_gpt2 = mpc.simulate(label, context_length=128, stack=stack, **options)
+            at_gpt2 = mpc.simulate(label, context_length=128, stack=stack, **options, **PUBLIC)
             assert costs["gpt2"][stack]["comm_bytes"] == at_gpt2.comm_bytes
             assert costs["gpt2"][stack]["rounds"] == at_gpt2.rounds
 

@@ -209,7 +209,7 @@ def test_schedules_follow_their_formulas_from_the_first_step_to_the_last():
     assert [penalty_share(n, 3, "rising") for n in (1, 2, 3)] == [0, 0.5, 1]
     assert [penalty_share(n, 3, "falling") for n in (1, 2, 3)] == [1, 0.5, 0]
     plain = {"schedule": "linear", "start_fraction": 0.0, "end_fraction": 0.3}
-    assert AnnealingCallback()._schedule == plain
+    assert AnnealingCallback()._progress.keywords == plain
     AnnealingCallback(start_fraction=0.0, end_fraction=1.0)
     for start, end in ((-0.1, 0.5), (0.5, 0.5), (0.6, 0.5), (0.5, 1.1)):
         with pytest.raises(ValueError, match=f"got {start} and {end}$"):
