@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "csrc/mpc/attention_blocks.h"
 #include "csrc/mpc/network_analysis.h"
 #include "csrc/mpc/value_sizes.h"
 #include "csrc/spec/fields.h"
@@ -44,6 +45,7 @@ class Lowering {
     std::int64_t next_layer = 0;
     for (const Segment& segment : network_.segments) {
       folds_ = folding_norms(segment);
+      softmaxes_ = softmaxes(segment);
       for (std::int64_t i = 0; i < std::max<std::int64_t>(segment.layers, 1); ++i) {
         layer_ = segment.layers > 0 ? next_layer++ : kOutsideLayers;
         rows_read_ = rows_to_compute(segment, layer_ == layers - 1);
@@ -110,18 +112,46 @@ class Lowering {
   }
 
   // Scores that are worked on, of all heads and sequences.
-  std::int64_t live_scores(std::int64_t heads, std::int64_t S) const {
-    const std::int64_t per_head = is_skipped(S) ? S * (S + 1) / 2 : rows_ * S;
-    return element_count({pass_.batch, heads, per_head}, "softmax");
+  std::int64_t live_scores(std::int64_t heads, const AttentionBlocks& blocks) const {
+    const std::int64_t S = blocks.keys;
+    const std::int64_t per_head = is_skipped(S) ? S * (S + 1) / 2 : blocks.queries * S;
+    return element_count({pass_.batch, heads, blocks.count, per_head}, "softmax");
   }
 
   // The queries of a group of heads are rows of one product with its keys.
-  HeadProduct head_product(std::int64_t heads, std::int64_t key_heads, std::int64_t keys,
-                           MatmulShape shape, Triangle skipped) const {
+  HeadProduct head_product(std::int64_t heads, std::int64_t key_heads,
+                           const AttentionBlocks& blocks, MatmulShape shape,
+                           Triangle skipped) const {
     const std::int64_t group = heads / key_heads;
     shape.rows *= group;
-    const Triangle triangle = is_skipped(keys) && group == 1 ? skipped : Triangle::kNone;
-    return {pass_.batch * key_heads, shape, triangle};
+    const Triangle triangle = is_skipped(blocks.keys) && group == 1 ? skipped : Triangle::kNone;
+    return {element_count({pass_.batch, key_heads, blocks.count}, "heads"), shape, triangle};
+  }
+
+  // Calls `make` for the blocks of attention that an operation belongs to, with what they read: of
+  // the first value their own part, if it was made by blocks, of any other all.
+  template <class Make>
+  Inputs by_blocks(const network::Operation& operation, const Inputs& inputs, Make make) const {
+    const network::Softmax* softmax = softmaxes_[index_];
+    const std::int64_t keys = sizes_.columns(operation);
+    if (softmax == nullptr || stack_.attention_block == 0)
+      return make(AttentionBlocks{1, rows_, keys}, inputs);
+    const auto blocks = attention_blocks(*softmax, rows_, keys, stack_.attention_block);
+    const Inputs& first = sources_[operation.inputs[0]];
+    const bool parted = !network::is<network::Scores>(operation) && first.size() == blocks.size();
+    Inputs made;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      Inputs read;
+      for (const std::size_t one : inputs) {
+        const auto part = std::find(first.begin(), first.end(), one);
+        if (!parted || part == first.end() ||
+            part == first.begin() + static_cast<std::ptrdiff_t>(i))
+          read.push_back(one);
+      }
+      const Inputs own = make(blocks[i], std::move(read));
+      made.insert(made.end(), own.begin(), own.end());
+    }
+    return made;
   }
 
   // --- one function per primitive: the operations behind its result --------------------------
@@ -171,36 +201,42 @@ class Lowering {
       inputs = add(Kind::kQkvProj, "1/sqrt(d_k)", Truncation{scaled}, std::move(inputs));
     if (tempered)
       inputs = add(Kind::kQkvProj, "1/temperature", WeightScaling{queries}, std::move(inputs));
-    const std::int64_t keys = sizes_.columns(operation);
-    const MatmulShape shape{rows_, p.head_dim, keys};
-    inputs = add(operation, head_product(p.heads, p.key_heads, keys, shape, Triangle::kResult),
-                 std::move(inputs));
-    if (p.soft_cap <= 0) return inputs;
-    const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads, keys)};
-    return add(kind_of(operation.part), "soft cap", cap, std::move(inputs));
+    return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
+      const MatmulShape shape{blocks.queries, p.head_dim, blocks.keys};
+      read = add(operation, head_product(p.heads, p.key_heads, blocks, shape, Triangle::kResult),
+                 std::move(read));
+      if (p.soft_cap <= 0) return read;
+      const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads, blocks)};
+      return add(kind_of(operation.part), "soft cap", cap, std::move(read));
+    });
   }
 
   Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
-    const std::int64_t rows = element_count({pass_.batch * p.heads, rows_}, "softmax");
-    const std::int64_t keys = sizes_.columns(operation);
     const std::int64_t sink = operation.has_weight("sink") ? 1 : 0;  // a score of each row
-    const std::int64_t live = live_scores(p.heads, keys) + sink * rows;
-    return add(operation, SoftmaxShape{rows, keys + sink, live}, std::move(inputs));
+    return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
+      const std::int64_t rows =
+          element_count({pass_.batch * p.heads, blocks.count, blocks.queries}, "softmax");
+      const std::int64_t live = live_scores(p.heads, blocks) + sink * rows;
+      return add(operation, SoftmaxShape{rows, blocks.keys + sink, live}, std::move(read));
+    });
   }
 
   // The identity and the means are one matrix per head: only the softmax's factor is a product, of
   // every score.
   Inputs become(const network::Operation& operation, const network::Shape& p, Inputs inputs) {
     if (!stack_.secret_shape_factors) return inputs;
-    const std::int64_t scores = live_scores(p.heads, sizes_.columns(operation));
-    return add(operation, WeightScaling{scores}, std::move(inputs));
+    return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
+      return add(operation, WeightScaling{live_scores(p.heads, blocks)}, std::move(read));
+    });
   }
 
   Inputs become(const network::Operation& operation, const network::WeightedSum& p, Inputs inputs) {
-    const std::int64_t keys = sizes_.columns(operation);
-    const MatmulShape shape{rows_, keys, p.head_dim};
-    return add(operation, head_product(p.heads, p.key_heads, keys, shape, Triangle::kLeftFactor),
-               std::move(inputs));
+    return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
+      const MatmulShape shape{blocks.queries, blocks.keys, p.head_dim};
+      return add(operation,
+                 head_product(p.heads, p.key_heads, blocks, shape, Triangle::kLeftFactor),
+                 std::move(read));
+    });
   }
 
   Inputs become(const network::Operation& operation, const network::Norm& p, Inputs inputs) {
@@ -325,8 +361,9 @@ class Lowering {
   OperationGraph graph_;
   std::vector<Inputs> sources_;  // of each value: the operations that must be finished
   ValueSizes sizes_;
-  Flags folds_;                          // of the segment's operations
-  std::vector<std::int64_t> rows_read_;  // likewise
+  Flags folds_;                                     // of the segment's operations
+  std::vector<const network::Softmax*> softmaxes_;  // likewise
+  std::vector<std::int64_t> rows_read_;             // likewise
   std::int64_t layer_ = kOutsideLayers;
   std::size_t index_ = 0;  // in the segment
   std::int64_t rows_ = 0;  // of one sequence, of the operation

@@ -8,14 +8,10 @@
 namespace aero::mpc {
 namespace {
 
+using network::is;
 using network::Network;
 using network::Segment;
 using network::Value;
-
-template <class Primitive>
-bool is(const network::Operation& operation) {
-  return std::holds_alternative<Primitive>(operation.primitive);
-}
 
 bool moves_tokens(const network::Operation& operation) {
   return std::visit(

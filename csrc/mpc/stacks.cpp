@@ -29,6 +29,7 @@ struct Field {
 };
 
 constexpr std::int64_t kMebibyte = 1048576;
+constexpr std::int64_t kMaxAttentionBlock = 16777216;
 constexpr std::int64_t kMaxTileBytes = 1024 * 1024 * 1024 * kMebibyte;  // 2^50
 
 // One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
@@ -75,6 +76,11 @@ constexpr std::array kFields{
     Field{"last_layer_one_row", &Stack::last_layer_one_row, "",
           "the last layer and the head compute only the positions that outputs read"},
     Field{"causal_skip", &Stack::causal_skip, "", "no work for scores above the diagonal"},
+    Field{"attention_block", &Stack::attention_block, "tokens",
+          "causal attention goes by blocks of so many queries, each of which reads only the keys "
+          "that "
+          "one of its queries sees; 0: all queries at once",
+          0, kMaxAttentionBlock},
     Field{"absorb_ffn", &Stack::absorb_ffn, "",
           "linear FFNs are multiplied into the neighbouring weights before inference"},
     Field{"exp_ring_bits", &Stack::exp_ring_bits, "bits",
@@ -111,83 +117,6 @@ constexpr std::array<std::string_view, 2> kSiluWords{"tanh", "logistic"};
 
 std::span<const std::string_view> words_of(Gelu) { return kGeluWords; }
 std::span<const std::string_view> words_of(Silu) { return kSiluWords; }
-
-struct NamedStack {
-  std::string_view name;
-  Stack stack;
-};
-
-// SPU 0.9.5 under one of its protocols. A private run shares every weight, so temperatures and
-// shape factors are secret. Protocols without ciphertexts have no set-up to speak of.
-constexpr Stack spu(Protocol protocol) {
-  const bool cheetah = protocol == Protocol::kCheetah;
-  return {.protocol = protocol,
-          .mul_share = cheetah,
-          .program_steps = true,
-          .extra_score_truncation = false,
-          .cached_weights = protocol == Protocol::kSemi2k,
-          .secret_temperature = true,
-          .secret_shape_factors = true,
-          .setup = cheetah};
-}
-
-// The stack that fits the paper's bytes; the release of one year later, between two parties and
-// under SPU's protocols without ciphertexts; OpenBumbleBee's defaults. By their sources all of them
-// wait for clamped indices and first values, which send next to nothing. With them the rates of the
-// paper's test bed fit its minutes no better (2.5 instead of 2.6 % in the mean, 11.2 instead of
-// 10.3 % at worst), so that the paper's stack stays as fitted.
-constexpr std::array kStacks{
-    NamedStack{"spu-2024", {}},
-    NamedStack{"spu-0.9.5", spu(Protocol::kCheetah)},
-    NamedStack{"openbumblebee",
-               {.one_bit_product_error = true,
-                .private_weights = true,
-                .exp_squarings = 5,
-                .gelu = Gelu::kSegment,
-                .clip_bits = 50,
-                .one_hot_bits = 16,
-                .program_steps = true,
-                .matmul_tile_bytes = 1024 * kMebibyte,
-                .batch_heads = true,
-                .extra_score_truncation = false}},
-    NamedStack{"spu-semi2k", spu(Protocol::kSemi2k)},
-    NamedStack{"spu-aby3", spu(Protocol::kAby3)},
-    NamedStack{"spu-securenn", spu(Protocol::kSecureNn)},
-};
-
-// SPU can leave matrix products uncut (experimental_disable_mmul_split). Nothing here changes the
-// function that is computed.
-constexpr Stack kOptimized{.mul_share = true,
-                           .private_weights = true,
-                           .matmul_tile_bytes = 1024 * kMebibyte,
-                           .batch_heads = true,
-                           .client_one_hot = true,
-                           .causal_skip = true,
-                           .absorb_ffn = AbsorbFfn::kWhereLegal,
-                           .cheapest_layouts = true};
-
-// Only the next token's logits are computed.
-constexpr Stack optimized_generation() {
-  Stack stack = kOptimized;
-  stack.last_token_head = true;
-  stack.last_layer_one_row = true;
-  return stack;
-}
-
-// And these are off in the last bits.
-constexpr Stack approximate() {
-  Stack stack = optimized_generation();
-  stack.one_bit_product_error = true;
-  stack.exp_squarings = 5;
-  stack.clip_bits = 50;
-  return stack;
-}
-
-constexpr std::array kOptimizedStacks{
-    NamedStack{"aero-optimized", kOptimized},
-    NamedStack{"aero-optimized-generation", optimized_generation()},
-    NamedStack{"aero-approximate", approximate()},
-};
 
 [[noreturn]] void fail(const Field& field, const std::string& expected, const FieldValue& value) {
   throw std::invalid_argument("simulate: " + std::string(field.name) + " must be " + expected +
@@ -267,6 +196,15 @@ FieldValue get_field(const Stack& stack, const Field& field) {
       field.member);
 }
 
+// Two ways to spare what a causal mask hides.
+void check_attention(const Stack& stack) {
+  if (stack.attention_block > 0 && stack.causal_skip)
+    throw std::invalid_argument(
+        "simulate: attention_block must be 0 with causal_skip, which spares single scores instead "
+        "of blocks, got " +
+        std::to_string(stack.attention_block));
+}
+
 // What only ciphertexts, oblivious transfers and rings of other widths make cheaper.
 void check_protocol(const Stack& stack) {
   if (stack.cached_weights && stack.protocol != Protocol::kSemi2k)
@@ -299,20 +237,6 @@ void check_protocol(const Stack& stack) {
 }
 
 }  // namespace
-
-std::vector<std::string_view> stack_names() { return spec::names_of(kStacks); }
-
-std::vector<std::string_view> optimized_stack_names() { return spec::names_of(kOptimizedStacks); }
-
-Stack stack(std::string_view name) {
-  for (const NamedStack& entry : kStacks)
-    if (entry.name == name) return entry.stack;
-  for (const NamedStack& entry : kOptimizedStacks)
-    if (entry.name == name) return entry.stack;
-  throw std::invalid_argument(
-      "simulate: stack must be " + spec::quoted_list(stack_names()) + ", or an optimized stack " +
-      spec::quoted_list(optimized_stack_names()) + ", got " + spec::quoted(name));
-}
 
 std::vector<spec::FieldDocument> field_documents() {
   std::vector<spec::FieldDocument> documents;
@@ -352,6 +276,7 @@ Stack with_fields(Stack stack, const spec::FieldValues& values) {
     set_field(stack, *field, value);
   }
   check_protocol(stack);
+  check_attention(stack);
   return stack;
 }
 

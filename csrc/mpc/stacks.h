@@ -53,10 +53,11 @@ struct Stack {
   std::int64_t softmax_steps = 0;    // of SHAFT's constant-round softmax; 0: by exp
 
   // Optimizations by the network's owner.
-  bool client_one_hot = false;      // the client makes its one-hot rows itself
-  bool last_token_head = false;     // LM head on the last position only
-  bool last_layer_one_row = false;  // last layer and LM head for the last position only
-  bool causal_skip = false;         // no work for scores above the diagonal
+  bool client_one_hot = false;       // the client makes its one-hot rows itself
+  bool last_token_head = false;      // LM head on the last position only
+  bool last_layer_one_row = false;   // last layer and LM head for the last position only
+  bool causal_skip = false;          // no work for scores above the diagonal
+  std::int64_t attention_block = 0;  // queries that go together in causal attention; 0: all
   AbsorbFfn absorb_ffn = AbsorbFfn::kNo;
   RingBits exp_ring_bits = RingBits::k64;  // exp's squarings in Z_2^32 have 12 fraction bits
   bool static_max = false;                 // a static bound replaces the maximum of each row

@@ -362,6 +362,11 @@ struct Operation {
   }
 };
 
+template <class One>
+bool is(const Operation& operation) {
+  return std::holds_alternative<One>(operation.primitive);
+}
+
 // Operations that run `layers` times, each time as the next layer with weights of its own; 0: once,
 // and belonging to no layer.
 struct Segment {

@@ -236,8 +236,8 @@ def advise(
     )
     together: dict[str, FieldValue] = {}
     for one in kept:
-        if one.change.fields and one.change.runs and one.change.effect != TRAINING:
-            together |= one.change.fields
+        saves = one.seconds < seconds and one.change.runs and one.change.effect != TRAINING
+        together |= one.change.fields if saves else {}
     now = Advised(Change("as it is"), base, seconds)
     as_it_is = price(Change("all settings of the run", NONE, together)) or now
     networks = [

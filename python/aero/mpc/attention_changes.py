@@ -34,31 +34,18 @@ def fewer_key_heads(description: Mapping[str, Any], to: int) -> dict[str, Any] |
     return made if found else None
 
 
-def in_windows(
-    description: Mapping[str, Any], length: int, window: int, *, own: bool = False
-) -> dict[str, Any] | None:
-    """The network whose queries see `window` keys or more, in blocks; None where nothing changes.
+def with_window(description: Mapping[str, Any], window: int) -> dict[str, Any] | None:
+    """The network whose causal layers see the last `window` keys; None where nothing changes.
 
-    A block of `window` queries meets the keys of its own and of the one before.
-
-    Args:
-        description: of the network.
-        length: T, a multiple of the window.
-        window: keys that every query sees at least.
-        own: only layers whose own window is no larger, which compute the same then.
+    Layers that see fewer already stay as they are.
     """
-    if length % window or 2 * window >= length:
-        return None
-    made, blocks = _copied(description), length // window
+    made = _copied(description)
     found = False
     for operations in _layers(made):
-        places = [place for place, one in enumerate(operations) if one["op"] == "scores"]
-        for place in reversed(places):
-            parts = _chain(operations, place)
-            if parts is None or (own and not 0 < parts[1]["window"] <= window):
-                continue
-            _block(operations, parts, blocks, window, length)
-            found = True
+        for one in operations:
+            if one["op"] == "softmax" and one["causal"] and not 0 < one["window"] <= window:
+                one["window"] = window
+                found = True
     return made if found else None
 
 
@@ -69,16 +56,6 @@ def key_heads_of(description: Mapping[str, Any]) -> set[int]:
         for operations in _layers(description)
         for one in operations
         if one["op"] == "scores"
-    }
-
-
-def windows_of(description: Mapping[str, Any]) -> set[int]:
-    """The windows of the layers; 0 of those that see all."""
-    return {
-        int(one["window"])
-        for operations in _layers(description)
-        for one in operations
-        if one["op"] == "softmax"
     }
 
 
@@ -119,42 +96,3 @@ def _cut(operations: Operations, place: int, value: str, to: int) -> bool:
         if other["op"] == "split_heads" and other["inputs"] == split["inputs"]:
             other["start"] -= removed * (other["start"] > split["start"])
     return True
-
-
-def _chain(operations: Operations, place: int) -> list[dict[str, Any]] | None:
-    """Scores, softmax and weighted sum that read each other and are causal."""
-    scores = operations[place]
-    after = operations[place + 1 : place + 3]
-    if [one["op"] for one in after] != ["softmax", "weighted_sum"] or not after[0]["causal"]:
-        return None
-    reads = after[0]["inputs"] == [scores["output"]]
-    return [scores, *after] if reads and after[1]["inputs"][0] == after[0]["output"] else None
-
-
-def _block(
-    operations: Operations, parts: list[dict[str, Any]], blocks: int, window: int, length: int
-) -> None:
-    scores, _, summing = parts
-    width = scores["head_dim"]
-
-    def moved(value: str, positions: int, output: str) -> dict[str, Any]:
-        return {"op": "rearrange", "inputs": [value], "output": output, "positions": positions,
-                "width": width}  # fmt: skip
-
-    queries, keys = scores["inputs"]
-    values = summing["inputs"][1]
-    before = [
-        moved(queries, window, "blocks of queries"),
-        moved(keys, 2 * window, "blocks of keys"),
-        moved(values, 2 * window, "blocks of values"),
-    ]
-    scores["inputs"] = ["blocks of queries", "blocks of keys"]
-    summing["inputs"][1] = "blocks of values"
-    for one in parts:
-        for name in ("heads", "key_heads"):
-            if name in one:
-                one[name] *= blocks
-    output = summing["output"]
-    after = moved(output, length, output)
-    place = operations.index(scores)
-    operations[place : place + 3] = [*before, *parts, after]

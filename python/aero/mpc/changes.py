@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc.attention_changes import fewer_key_heads, in_windows, key_heads_of, windows_of
+from aero.mpc.attention_changes import fewer_key_heads, key_heads_of, with_window
 from aero.mpc.cost import FieldValue
 from aero.mpc.optimization import optimizations
 
@@ -22,6 +22,8 @@ _RUN_FIELDS = (
     "one_bit_product_error", "exp_squarings=5",
 )  # fmt: skip
 _LEAST_WINDOW = 8
+# Queries that go together where attention goes by blocks: the fewest bytes of most networks.
+BLOCK = 64
 # What other systems compute, and no private run here: title, how far it is off, fields.
 _ELSEWHERE: tuple[tuple[str, str, dict[str, FieldValue]], ...] = (
     (
@@ -75,6 +77,10 @@ def run_changes(*, next_token: bool = True) -> Iterator[Change]:
             fields = {name: value for name, value in one.fields.items() if name in one.name}
             exact = one.changes.startswith("no")
             yield Change(one.title, NONE if exact else f"approximate: {one.changes}", fields)
+    yield Change(
+        f"attention in blocks of {BLOCK} queries, which read no keys that they cannot see",
+        NONE, {"attention_block": BLOCK},
+    )  # fmt: skip
     for title, off, others in _ELSEWHERE:
         effect = f"approximate: {off}; no run of `aero private`"
         yield Change(title, effect, others, runs=False)
@@ -119,17 +125,13 @@ def attention_changes(description: Mapping[str, Any], length: int) -> Iterator[C
         if made is not None:
             named = "one key head" if to == 1 else f"{to} key heads"
             yield Change(f"{named} instead of {max(heads)}", TRAINING, network=made)
-    in_blocks = "; a program that computes them block by block"
-    for window in sorted(windows_of(description) - {0}):
-        made = in_windows(description, length, window, own=True)
+    for window in (length // 4, length // 8):
+        made = with_window(description, window) if window >= _LEAST_WINDOW else None
         if made is not None:
             yield Change(
-                f"no scores outside the window of {window}", NONE + in_blocks, network=made
-            )
-    for window in (length // 4, length // 8):
-        made = in_windows(description, length, window) if window >= _LEAST_WINDOW else None
-        if made is not None:
-            yield Change(f"a window of {window} tokens", TRAINING + in_blocks, network=made)
+                f"a window of {window} tokens, in blocks of {BLOCK} queries", TRAINING,
+                {"attention_block": BLOCK}, network=made,
+            )  # fmt: skip
 
 
 def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:

@@ -120,7 +120,7 @@ _OPTIMIZATIONS = (
         "no work for scores above the diagonal; products in strips where that is cheaper",
         "a causal mask, which is public",
         "no",
-        "nobody; a program for SPU can gather the live scores",
+        "nobody for single scores; `aero private` by blocks of queries: attention_block",
     ),
     Optimization(
         "absorb_ffn",

@@ -32,6 +32,7 @@ RANGES = {
     "threads": (1, 64),
     "top_k": (1, 64),
     "largest_product": (0, 1 << 50),
+    "attention_block": (0, 1 << 24),
 }
 UNITS = {
     "fraction_bits": "bits",
@@ -39,6 +40,7 @@ UNITS = {
     "threads": "threads",
     "top_k": "tokens",
     "largest_product": "weights",
+    "attention_block": "tokens",
     "timeout_seconds": "seconds",
 }
 # The client's results of each pass, from least to most.
@@ -86,7 +88,8 @@ SPU_FIELDS = {
 # Of the fields, those that the simulator knows under the same name.
 _STACK_FIELDS = (
     "private_weights", "one_bit_product_error", "exp_squarings", "exp_clip", "broadcast_reciprocal",
-    "client_one_hot", "last_token_head", "fold_score_scale", "largest_product", "argmax", "threads",
+    "client_one_hot", "last_token_head", "fold_score_scale", "largest_product",
+    "attention_block", "argmax", "threads",
 )  # fmt: skip
 
 
@@ -112,6 +115,8 @@ class PrivateSettings:
             else the queries are multiplied by it.
         largest_product: weights of the largest matrix product; one with more is computed in slices,
             which takes less memory and sends more; 0: in one piece.
+        attention_block: causal attention goes by blocks of so many queries, each of which reads
+            only the keys that one of its queries sees; 0: all queries at once.
         argmax: the parties compute the next token; else the client finds it in the logits.
         reveal: the client's part of a pass, and nothing else: "token", the next one; "top-k",
             the likeliest tokens with their logits; "last-logits", those of the last position;
@@ -137,6 +142,7 @@ class PrivateSettings:
     last_token_head: bool = False
     fold_score_scale: bool = False
     largest_product: int = 0
+    attention_block: int = 0
     argmax: bool = True
     reveal: str = "token"
     top_k: int = 5

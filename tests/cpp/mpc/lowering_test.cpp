@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "csrc/mpc/attention_blocks.h"
 #include "csrc/spec/counts.h"
 #include "csrc/spec/presets.h"
 #include "tests/cpp/mpc/of_specs.h"
@@ -122,6 +123,56 @@ TEST(Lowering, SecretShapeFactorsAreOneProductPerScore) {
   EXPECT_EQ(scores({.causal_skip = true, .secret_shape_factors = true}),
             (Shapes{"1056", "1056"}));  // H T (T + 1) / 2
   EXPECT_EQ(count(build_graph(tiny("SM"), {.secret_shape_factors = true}), Kind::kPv), 2);
+}
+
+// Two heads of 16 channels at 32 positions, in blocks of 12: two whole ones and a rest.
+TEST(Lowering, BlocksOfQueriesReadWhatOneOfThemSees) {
+  const OperationGraph graph = build_graph(tiny("SM"), {.attention_block = 12});
+  const auto shapes = [&](Kind kind) {
+    std::vector<std::string> found;
+    for (const Operation& operation : graph)
+      if (operation.layer == 0 && operation.kind == kind)
+        found.push_back(operation.name + " " + shape_text(operation.shape));
+    return found;
+  };
+  using Shapes = std::vector<std::string>;
+  EXPECT_EQ(shapes(Kind::kQk),
+            (Shapes{"scores 2 x 12x16x12", "scores 2 x 12x16x24", "scores 2 x 8x16x32"}));
+  EXPECT_EQ(shapes(Kind::kSoftmax), (Shapes{"softmax 24x12", "softmax 24x24", "softmax 16x32"}));
+  EXPECT_EQ(shapes(Kind::kPv),
+            (Shapes{"heads 2 x 12x12x16", "heads 2 x 12x24x16", "heads 2 x 8x32x16"}));
+  // Each waits for its own block alone, and what comes after for all.
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].layer != 0) continue;
+    if (graph[i].kind == Kind::kSoftmax) {
+      ASSERT_EQ(graph[i].inputs.size(), 1U);
+      EXPECT_EQ(graph[graph[i].inputs[0]].kind, Kind::kQk);
+    }
+    if (graph[i].kind == Kind::kPv) {
+      EXPECT_EQ(graph[i].inputs.size(), 2U);
+    }
+    if (graph[i].name == "projection") {
+      EXPECT_EQ(graph[i].inputs.size(), 3U);
+    }
+  }
+}
+
+TEST(Lowering, BlocksBehindAWindowReadItAloneAndGoTogether) {
+  const network::Softmax window{.heads = 2, .window = 8}, all{.heads = 2};
+  using Blocks = std::vector<AttentionBlocks>;
+  // Of the block's first query the window reaches seven keys back.
+  EXPECT_EQ(attention_blocks(window, 32, 32, 8), (Blocks{{1, 8, 8}, {3, 8, 15}}));
+  EXPECT_EQ(attention_blocks(window, 1, 32, 8), (Blocks{{1, 1, 8}}));  // a later token
+  EXPECT_EQ(attention_blocks(window, 10, 32, 8), (Blocks{{1, 8, 15}, {1, 2, 9}}));
+  EXPECT_EQ(attention_blocks(all, 32, 32, 0), (Blocks{{1, 32, 32}}));
+  EXPECT_EQ(attention_blocks(all, 32, 32, 40), (Blocks{{1, 32, 32}}));
+  EXPECT_EQ(attention_blocks({.heads = 2, .causal = false}, 32, 32, 8), (Blocks{{1, 32, 32}}));
+  EXPECT_THROW(attention_blocks(all, 5000, 5000, 1), std::invalid_argument);
+}
+
+TEST(Lowering, BlocksAndSingleScoresAreNotSparedAtOnce) {
+  EXPECT_THROW(with_fields(stack("aero-optimized"), {{"attention_block", std::int64_t{8}}}),
+               std::invalid_argument);
 }
 
 // Half of two heads' 16 channels at 32 positions, queries and keys, cos and sin.

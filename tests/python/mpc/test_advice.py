@@ -133,37 +133,60 @@ def test_a_key_head_for_several_query_heads_saves_what_a_grouped_model_saves(
     assert "one key head instead of 2" in named
 
 
-def test_a_window_costs_blocks_of_queries_with_two_blocks_of_keys() -> None:
-    rows = {one.change.name: one for one in advise("SM+LN+G", LINK, context_length=128).rows}
-    row = rows["a window of 32 tokens"]
-    assert row.change.effect.startswith("needs training; a program")
-    own = mpc.simulate("SM+LN+G", stack="spu-0.9.5")
-    blocks = 12 * 4
+def attention_of(report: mpc.CostReport) -> float:
+    return sum(report.by_kind[part].comm_bytes for part in ("QK", "softmax", "PV"))
+
+
+def test_attention_in_blocks_costs_what_each_block_sees() -> None:
+    found = advise("SM+LN+G", LINK, context_length=128)
+    rows = {one.change.name: one for one in found.rows}
+    [row] = [one for name, one in rows.items() if name.startswith("attention in blocks of 64")]
+    assert row.change.effect == "none"
+    assert row.change.fields == {"attention_block": 64}
+    # It has more rounds: a slow link makes it slower, and then it is not advised.
+    assert row.seconds > found.seconds
+    assert "attention_block" not in " ".join(found.commands("RUN"))
+    near = advise("SM+LN+G", link_profile(0.5, 1000), context_length=128)
+    assert "attention_block=64" in " ".join(near.commands("RUN"))
+
+    def priced(name: str, *sizes: int) -> float:
+        return mpc.operation_cost(name, *sizes, stack="spu-0.9.5").comm_bytes
+
+    # Twelve heads; the first block sees half of the keys.
     expected = {
-        "QK": mpc.operation_cost("head_product", blocks, 32, 64, 64, stack="spu-0.9.5"),
-        "softmax": mpc.operation_cost("softmax", blocks * 32, 64, stack="spu-0.9.5"),
-        "PV": mpc.operation_cost("head_product", blocks, 32, 64, 64, stack="spu-0.9.5"),
+        "QK": sum(priced("head_product", 12, 64, 64, keys) for keys in (64, 128)),
+        "softmax": sum(priced("softmax", 12 * 64, keys) for keys in (64, 128)),
+        "PV": sum(priced("head_product", 12, 64, keys, 64) for keys in (64, 128)),
     }
     for part, cost in expected.items():
-        found = row.report.by_kind[part].comm_bytes
-        assert found == pytest.approx(12 * cost.comm_bytes, abs=12)  # whole bytes of each layer
+        # Whole bytes of each block of each layer.
+        assert row.report.by_kind[part].comm_bytes == pytest.approx(12 * cost, abs=24)
+    own = found.report
     same = {*own.by_kind} - {*expected}
     assert {name: row.report.by_kind[name] for name in same} == {
         name: own.by_kind[name] for name in same
     }
 
 
-def test_scores_outside_a_models_own_window_can_be_left_out_for_the_same_function() -> None:
+def test_a_window_is_priced_by_blocks_that_leave_out_what_it_hides() -> None:
+    rows = {one.change.name: one for one in advise("SM+LN+G", LINK, context_length=512).rows}
+    [whole] = [one for name, one in rows.items() if name.startswith("attention in blocks of 64")]
+    [wide] = [one for name, one in rows.items() if name.startswith("a window of 128 tokens")]
+    [narrow] = [one for name, one in rows.items() if name.startswith("a window of 64 tokens")]
+    assert wide.change.effect == narrow.change.effect == "needs training"
+    assert attention_of(whole.report) > attention_of(wide.report) > attention_of(narrow.report)
+
+
+def test_a_models_own_window_saves_once_attention_goes_by_blocks() -> None:
     windowed = LLAMA | {"model_type": "mistral", "sliding_window": 16}
-    found = advise(windowed, LINK, stack="spu-semi2k", context_length=64)
-    rows = {one.change.name: one for one in found.rows}
-    row = rows["no scores outside the window of 16"]
-    assert row.change.effect.startswith("none")
-    assert row.report.total == rows["a window of 16 tokens"].report.total
-    halved = row.report.by_kind["softmax"].comm_bytes / found.report.by_kind["softmax"].comm_bytes
-    assert 0.5 <= halved < 0.52  # two blocks of keys of four, and as many rows
-    plain = advise(LLAMA, LINK, stack="spu-semi2k", context_length=64)
-    assert not any("outside the window" in one.change.name for one in plain.rows)
+    sizes: dict[str, Any] = {"stack": "spu-semi2k", "context_length": 256, "attention_block": 64}
+    plain, own = (mpc.simulate(one, **sizes) for one in (LLAMA, windowed))
+    # Blocks of 64 see 64, 128, 192, 256 keys without a window, and 64, 79, 79, 79 with one of 16.
+    seen = (64 + 3 * 79) / (64 + 128 + 192 + 256)
+    found = own.by_kind["softmax"].comm_bytes / plain.by_kind["softmax"].comm_bytes
+    assert found == pytest.approx(seen, rel=2e-2)  # and the rows' own costs
+    whole = sizes | {"attention_block": 0}
+    assert mpc.simulate(LLAMA, **whole).total == mpc.simulate(windowed, **whole).total
 
 
 def test_shaft_and_truncformer_are_priced_with_what_they_do_and_not_run() -> None:

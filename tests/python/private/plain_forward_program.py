@@ -24,6 +24,7 @@ SETTINGS = {
     "changed": PrivateSettings(
         fold_score_scale=True, client_one_hot=True, last_token_head=True, exp_clip=False
     ),
+    "in blocks": PrivateSettings(attention_block=4),
 }
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -150,6 +151,36 @@ def test_networks_that_no_label_names_run_at_their_price(tmp_path):
         for piece, sent in each["bytes"].items():
             # Of whole refills and extensions something is left, of the rest nothing.
             assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3
+
+
+def test_attention_in_blocks_computes_the_same_at_its_price(tmp_path):
+    tokens = [int(token) for token in np.random.default_rng(0).integers(0, 128, 12)]
+    torch.manual_seed(0)
+    mistral = MistralForCausalLM(
+        MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=3)
+    ).eval()
+    aero.export_weights(trained("EReg(SM(t)+ScFuFFN)"), tmp_path / "causal")
+    aero.export_weights(trained("SOTA:SM+ScFuFFN"), tmp_path / "shaped")
+    write_network(describe_model(mistral), tmp_path / "window")
+    write_network(whole("all"), tmp_path / "all")
+    names = ("causal", "shaped", "window", "all")
+    jobs = [
+        {"folder": str(tmp_path / name), "tokens": tokens, "settings": {"attention_block": block}}
+        for name in names
+        for block in (0, 4)
+    ]
+    passes = [each for [each] in run(jobs)]
+    for asked, each in zip(jobs, passes, strict=True):
+        assert each["token"] == each["own_token"] == each["plain_token"]
+        assert each["arithmetic"] < 2e-2
+        costs = predicted_costs(
+            read_network(asked["folder"]).description, len(tokens),
+            PrivateSettings(**asked["settings"]),
+        )  # fmt: skip
+        for piece, sent in each["bytes"].items():
+            assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3
+    for name, at_once, blocks in zip(names, passes[::2], passes[1::2], strict=True):
+        assert at_once["bytes"]["layer 0"] != blocks["bytes"]["layer 0"], name
 
 
 def test_settings_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):

@@ -8,8 +8,10 @@ heads, G key heads, D head width, V vocabulary. Needs the private environment.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -27,6 +29,55 @@ Tensor = np.ndarray[Any, Any]
 
 # Below every score; a causal row's largest is found without looking at the scores to its right.
 LOWEST_SCORE = -16384.0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of attention of equal sizes, computed side by side as if they were sequences.
+
+    Attributes:
+        queries: of each its rows.
+        keys: of each those that its queries see, and what a window hides between them.
+        scores: [blocks B, H, rows, keys], or what is made of them.
+    """
+
+    queries: tuple[slice, ...]
+    keys: tuple[slice, ...]
+    scores: Array
+
+
+def attention_blocks(
+    rows: int, keys: int, *, block: int, causal: bool, window: int
+) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Rows of queries and the keys they read, block after block, those of equal sizes together.
+
+    Args:
+        rows: of queries, the last of the keys.
+        keys: S.
+        block: rows of a block; 0: all.
+        causal: no query sees a key behind it; else all go at once.
+        window: keys that a query sees, itself included; 0: all before it.
+    """
+    if not block or not causal:
+        return [((slice(0, rows),), (slice(0, keys),))]
+    cut = []
+    for start in range(0, rows, block):
+        end, earlier = min(start + block, rows), keys - rows
+        first = max(0, earlier + start - window + 1) if window else 0
+        cut.append((slice(start, end), slice(first, earlier + end)))
+
+    def sizes(one: tuple[slice, slice]) -> tuple[int, ...]:
+        return tuple(each.stop - each.start for each in one)
+
+    groups = (list(group) for _, group in itertools.groupby(cut, sizes))
+    return [(tuple(q for q, _ in group), tuple(k for _, k in group)) for group in groups]
+
+
+def _taken(x: Array, rows: tuple[slice, ...]) -> Array:
+    """[B, H, T, D] -> [blocks B, H, rows, D]."""
+    if rows == (slice(0, x.shape[2]),):
+        return x
+    return jnp.concatenate([x[:, :, one] for one in rows])
 
 
 def _embed(operation: Operation, weights: Weights, settings: PrivateSettings, rows: Array) -> Array:
@@ -86,17 +137,24 @@ def _rotate(
 
 
 def _scores(
-    operation: Operation, weights: Weights, _: PrivateSettings, query: Array, key: Array
-) -> Array:
+    operation: Operation, weights: Weights, settings: PrivateSettings, query: Array, key: Array
+) -> list[Blocks]:
     if operation["scale"] != 1.0:
         query = query * operation["scale"]
     rows, keys = query.shape[2], key.shape[2]
     if operation["temperature"]:
         query = query * weights["inverse_temperature"][:, keys - rows : keys, None]
-    scores = _by_groups(query, key) @ key.reshape(-1, *key.shape[2:]).swapaxes(-1, -2)
-    scores = scores.reshape(*query.shape[:3], -1)
-    cap = operation["soft_cap"]
-    return cap * jnp.tanh(scores * (1 / cap)) if cap > 0 else scores
+    made = []
+    # `pieces` adds what the softmax hides.
+    seen = {name: operation.fields.get(name, 0) for name in ("causal", "window")}
+    for blocks in attention_blocks(rows, keys, block=settings.attention_block, **seen):
+        asking, asked = (_taken(x, each) for x, each in zip((query, key), blocks, strict=True))
+        rows_of_keys = asked.reshape(-1, *asked.shape[2:])
+        scores = _by_groups(asking, asked) @ rows_of_keys.swapaxes(-1, -2)
+        scores = scores.reshape(*asking.shape[:3], -1)
+        cap = operation["soft_cap"]
+        made.append(Blocks(*blocks, cap * jnp.tanh(scores * (1 / cap)) if cap > 0 else scores))
+    return made
 
 
 def _by_groups(x: Array, key: Array) -> Array:
@@ -108,19 +166,34 @@ def _softmax(
     operation: Operation,
     weights: Weights,
     settings: PrivateSettings,
-    scores: Array,
+    attention: list[Blocks],
     lengths: Tensor | None = None,
-) -> Array:
-    rows, keys = scores.shape[-2:]
+) -> list[Blocks]:
+    rows, keys = attention[-1].queries[-1].stop, attention[-1].keys[-1].stop
     seen = visible(operation, keys, lengths)[..., -rows:, :]
-    if "bias" in weights:
-        # Known places of a table: each party moves its own shares.
-        scores = scores + weights["bias"][:, distances(weights["bias"], keys)[-rows:]]
-    if "sink" in weights:
-        column = jnp.broadcast_to(weights["sink"][:, None, None], (*scores.shape[:-1], 1))
-        scores = jnp.concatenate([scores, column], axis=-1)
-        seen = np.concatenate([seen, np.ones_like(seen[..., :1])], axis=-1)
-    return softmax(scores, settings, seen)[..., :keys]
+    made = []
+    for blocks in attention:
+        scores, places = blocks.scores, (blocks.queries[0], blocks.keys[0])
+        if "bias" in weights:
+            # Known places of a table: each party moves its own shares.
+            by_distance = distances(weights["bias"], keys)[-rows:][places]
+            scores = scores + weights["bias"][:, by_distance]
+        # A mask of positions alone is the same for all blocks of these sizes.
+        here = seen[places] if lengths is None else _of_each(seen, blocks)
+        if "sink" in weights:
+            column = jnp.broadcast_to(weights["sink"][:, None, None], (*scores.shape[:-1], 1))
+            scores = jnp.concatenate([scores, column], axis=-1)
+            here = np.concatenate([here, np.ones_like(here[..., :1])], axis=-1)
+        shares = softmax(scores, settings, here)[..., : blocks.scores.shape[-1]]
+        made.append(replace(blocks, scores=shares))
+    return made
+
+
+def _of_each(x: Array, blocks: Blocks) -> Array:
+    """[B or 1, H or 1, T, S] -> [blocks times that, H or 1, rows, keys]."""
+    each = zip(blocks.queries, blocks.keys, strict=True)
+    cut = [x[..., queries, keys] for queries, keys in each]
+    return (np if isinstance(x, np.ndarray) else jnp).concatenate(cut)
 
 
 def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None) -> Array:
@@ -151,17 +224,30 @@ def clipped_exp(x: Array, settings: PrivateSettings) -> Array:
     return jnp.where(x > EXP_CLIP, weights, 0.0) if settings.exp_clip else weights
 
 
-def _shape(_: Operation, weights: Weights, __: PrivateSettings, probabilities: Array) -> Array:
-    rows, keys = probabilities.shape[-2:]
-    matrix = weights["matrix"][:, keys - rows : keys, :keys]
-    return weights["softmax"] * probabilities + matrix
+def _shape(
+    _: Operation, weights: Weights, __: PrivateSettings, attention: list[Blocks]
+) -> list[Blocks]:
+    rows, keys = attention[-1].queries[-1].stop, attention[-1].keys[-1].stop
+    matrix = weights["matrix"][None, :, keys - rows : keys, :keys]
+    made = []
+    for blocks in attention:
+        shares = blocks.scores
+        own = _of_each(matrix, blocks)
+        own = jnp.repeat(own, len(shares) // len(own), axis=0) if len(own) > 1 else own
+        made.append(replace(blocks, scores=weights["softmax"] * shares + own))
+    return made
 
 
 def _weighted_sum(
-    operation: Operation, _: Weights, __: PrivateSettings, probabilities: Array, value: Array
+    operation: Operation, _: Weights, __: PrivateSettings, attention: list[Blocks], value: Array
 ) -> Array:
-    heads = _by_groups(probabilities, value) @ value.reshape(-1, *value.shape[2:])
-    return heads.reshape(*probabilities.shape[:3], operation["head_dim"])
+    made: list[Array] = []
+    for blocks in attention:
+        shares, values = blocks.scores, _taken(value, blocks.keys)
+        heads = _by_groups(shares, values) @ values.reshape(-1, *values.shape[2:])
+        heads = heads.reshape(*shares.shape[:3], operation["head_dim"])
+        made += jnp.split(heads, len(blocks.queries)) if len(blocks.queries) > 1 else [heads]
+    return jnp.concatenate(made, axis=2) if len(made) > 1 else made[0]
 
 
 def _norm(operation: Operation, weights: Weights, _: PrivateSettings, x: Array) -> Array:

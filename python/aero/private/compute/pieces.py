@@ -157,7 +157,7 @@ def _piece(
     known = {name: name for name in GIVEN} | {given: "given"}
     key: list[Hashable] = []
     for step in steps:
-        operation, tensors = step.operation, _prepared(step, context)
+        operation, tensors = _with_mask(step.operation, steps), _prepared(step, context)
         for needed in operation.inputs:
             if needed not in known:
                 raise ValueError(
@@ -180,6 +180,21 @@ def _piece(
     last = name == "head" and settings.last_token_head
     function = Rows(tuple(key), tuple(parts), given, last, settings)
     return Piece(name, function, weights, tuple(cached)), steps[-1].operation.output
+
+
+def _with_mask(operation: Operation, steps: list[Step]) -> Operation:
+    """Scores with the fields that say which of them the softmax behind them sees."""
+    if operation.op != "scores":
+        return operation
+    after = steps[[step.operation for step in steps].index(operation) + 1 :]
+    reading = (
+        step.operation.fields
+        for step in after
+        if step.operation.op == "softmax" and step.operation.inputs[0] == operation.output
+    )
+    softmax = next(reading)
+    seen = {name: softmax[name] for name in ("causal", "window")}
+    return replace(operation, fields={**operation.fields, **seen})
 
 
 def _cut_axis(operation: Operation, role: str, settings: PrivateSettings) -> int | None:

@@ -15,7 +15,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import RANGES, PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 7"
+PROTOCOL = "aero-private 8"
 _MOST_SEQUENCES = 1024
 
 

@@ -67,7 +67,7 @@ def exports(folder):
         write_network(whole(form), folder / f"attention, {form}")
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
     kinds = (others, foreign, functions, ATTENTION)
-    return 2 * (len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1)
+    return 3 * (len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1)
 
 
 def delayed(network):
