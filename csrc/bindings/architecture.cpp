@@ -256,6 +256,8 @@ void bind_architecture(py::module_& module) {
   module.def("part_names", &spec::part_names,
              "The fields of an ArchitectureSpec that say which kind of a numbered part it has, "
              "\"none\" without.");
+  module.def("size_names", &spec::size_names,
+             "The fields of an ArchitectureSpec that no label says and no norm brings with it.");
   module.def(
       "spec_field_documents",
       [] {

@@ -107,6 +107,7 @@ struct ArchitectureSpec : Label {
   bool tied_embeddings = true;        // the head is the transposed token embedding
   double rotary_fraction = 0.0;       // share of d_k that rotates; 0: learned absolute positions
   bool parallel_residual = false;     // attention and FFN read the same stream
+  std::int64_t window = 0;            // tokens that a query sees, its own included; 0: all
   FinalNorm final_norm = FinalNorm::kNone;
 
   bool operator==(const ArchitectureSpec&) const = default;

@@ -51,6 +51,8 @@ const std::array kFields{
           "the channels that rotate with the position; 0 learns absolute positions instead"},
     Field{"parallel_residual", &Spec::parallel_residual, "",
           "whether attention and FFN read the same stream"},
+    Field{"window", &Spec::window, "tokens",
+          "how many tokens a query sees, itself and those before it; 0: all", 0, kMaxContext, true},
     Field{"norm", &Spec::norm, "", "the normalization before attention and before the FFN"},
     Field{"final_norm", &Spec::final_norm, "", "the normalization before the head"},
     Field{"ffn", &Spec::ffn, "", "the kind of feed-forward network"},
@@ -201,6 +203,15 @@ void check_numbered(const Spec& spec) {
   });
 }
 
+void check_window(const Spec& spec) {
+  if (spec.window == 0) return;
+  if (spec.shaped_attention)
+    fail("window", "0 for shaped attention (SOTA labels)", std::to_string(spec.window));
+  if (spec.window < spec.convolution_taps)
+    fail("window", "0 or at least convolution_taps = " + std::to_string(spec.convolution_taps),
+         std::to_string(spec.window));
+}
+
 }  // namespace
 
 std::string shown(const FieldValue& value) {
@@ -233,6 +244,14 @@ std::vector<FieldDocument> field_documents() {
   documents.reserve(kFields.size());
   for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
   return documents;
+}
+
+std::vector<std::string_view> size_names() {
+  std::vector<std::string_view> names = field_names();
+  std::erase_if(names, [](std::string_view name) {
+    return is_of_label(name) || find_field(name).member == Member{&Spec::final_norm};
+  });
+  return names;
 }
 
 std::vector<std::string_view> part_names() {
@@ -298,6 +317,7 @@ void validate(const Spec& spec) {
     fail("normalized_layers", "\"ffn\" unless ffn is \"weight_norm\" or \"spectral_norm\"",
          quoted(name_of(spec.normalized_layers)));
   check_numbered(spec);
+  check_window(spec);
   if (!spec.shaped_attention) return;
   if (!spec.parallel_residual)
     fail("parallel_residual", "True for shaped attention (SOTA labels)", "False");

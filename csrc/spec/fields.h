@@ -39,6 +39,9 @@ std::vector<std::string_view> field_names();
 
 std::vector<FieldDocument> field_documents();
 
+// Those that no label says and no norm brings with it.
+std::vector<std::string_view> size_names();
+
 // Of numbered parts, those that say which kind of one a network has, "none" without.
 std::vector<std::string_view> part_names();
 

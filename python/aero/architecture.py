@@ -20,5 +20,6 @@ from aero._core import NonlinearOperations as NonlinearOperations
 from aero._core import OperationCount as OperationCount
 from aero._core import label_words as label_words
 from aero._core import part_names as part_names
+from aero._core import size_names as size_names
 
 __all__ = ["ArchitectureSpec"]

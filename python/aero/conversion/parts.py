@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aero.architecture import ArchitectureSpec
+from aero.architecture import ArchitectureSpec, size_names
 from aero.conversion.plan import Step
 from aero.conversion.weights import with_spec
 from aero.models import AeroConfig
 from aero.nn.parts import BLOCK_PARTS, part_fields
 
 #: Fields of a spec that a conversion leaves as they are; labels name all others.
-SIZE_FIELDS = (
-    "family", "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length",
-    "vocab_size", "tied_embeddings", "rotary_fraction", "parallel_residual",
-)  # fmt: skip
+SIZE_FIELDS = tuple(size_names())
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES
 from aero.models.initialization import PositionEmbedding, initialize_module
 from aero.models.outputs import CACHE_FIELD, AeroModelOutput
-from aero.models.packed_sequences import is_packed, refuse_crossing
+from aero.models.packed_sequences import is_packed, refuse_crossing, within_window
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.gates import Gates
@@ -172,7 +172,9 @@ class AeroModel(AeroPreTrainedModel):
         stream = normalize(self.ln_f, stream, context.token_mask)
         keys = None
         if output_visible_keys:
-            call = AttentionCall(context.mask, context.first_position + stream.shape[1])
+            num_keys = context.first_position + stream.shape[1]
+            window = 0 if context.mask is not None else context.window
+            call = AttentionCall(context.mask, num_keys, window)
             calls = [call] * len(entropies)
             keys = keys_by_layer("AeroModel", calls, entropies, attention_mask)
         return AeroModelOutput(
@@ -250,6 +252,9 @@ class AeroModel(AeroPreTrainedModel):
             if ids is None:
                 ids = first_position + torch.arange(num_tokens, device=stream.device).unsqueeze(0)
             rotary = rotary_tables(ids, self.rotary_dim, base=self.config.rotary_base)
+        window = self.config.window
+        if mask is not None and window:
+            mask = within_window(cast("Tensor", mask), window, num_cached)
         return SequenceContext(
             mask=cast("Tensor | None", mask),
             token_mask=token_mask,
@@ -260,6 +265,7 @@ class AeroModel(AeroPreTrainedModel):
             num_cached=num_cached,
             negative_slope=self.negative_slope,
             gates=self.gates,
+            window=window,
         )
 
     def _check_positions(self, position_ids: Tensor | None, length: int) -> None:

@@ -72,6 +72,21 @@ def _parts(function: Callable[..., Any]) -> list[tuple[str, dict[str, Any]]]:
     return [part for each in within["mask_functions"] for part in _parts(each)]
 
 
+def within_window(mask: Tensor, window: int, num_cached: int | Tensor) -> Tensor:
+    """A causal mask that shows each query the last `window` keys at most, its own included.
+
+    Args:
+        mask: [B, H or 1, T, S], True where visible.
+        window: the number.
+        num_cached: keys before the first query's own.
+    """
+    if isinstance(mask, PackedMask):
+        length = mask.shape[-1]
+        return PackedMask(mask.starts, mask.shape[0], length, window - 1)
+    queries, keys = (torch.arange(size, device=mask.device) for size in mask.shape[-2:])
+    return mask & (keys > num_cached + queries[:, None] - window)
+
+
 def packed_by_starts(
     where: str,
     mask: Tensor | None,

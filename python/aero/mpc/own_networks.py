@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aero.architecture import ArchitectureSpec
+from aero.architecture import ArchitectureSpec, size_names
 from aero.mpc.changes import TRAINING, Change
 from aero.mpc.priced_network import PricedNetwork
 from aero.mpc.simulation import described_spec
@@ -20,14 +20,9 @@ _PRESETS = {"gpt2": "gpt2", "pythia": "pythia-70m"}
 # Of `aero train --set model.NAME`: those that most networks differ in, and those that follow them.
 _SIZES = ("num_layers", "num_heads", "width")
 _GIVEN = ("context_length", "vocab_size")
-_OTHERS = ("head_dim", "hidden_width", "tied_embeddings", "final_norm")
+_OTHERS = ("head_dim", "hidden_width", "tied_embeddings", "final_norm", "window")
 # What stands in for a decoder of others.
 _DECODER = "SM+FN+R"
-# What a conversion leaves as it is.
-_KEPT = (
-    "family", *_SIZES, "head_dim", "hidden_width", "context_length", "vocab_size",
-    "tied_embeddings", "rotary_fraction", "parallel_residual",
-)  # fmt: skip
 # Of a described operation, nothing that a price or another training depends on.
 _WORDS = {"name", "weights", "transposed", "epsilon", "base"}
 
@@ -131,7 +126,7 @@ def training(target: ArchitectureSpec, preset: str = "", *, exact_gelu: bool = F
 
 def conversion(own: ArchitectureSpec, target: ArchitectureSpec, folder: str) -> list[str]:
     """The command that converts a network of ours to another, in a list; empty where none does."""
-    kept = {name: getattr(own, name) for name in _KEPT if name != "family"}
+    kept = {name: getattr(own, name) for name in size_names() if name != "family"}
     norm = {"final_norm": own.final_norm} if own.norm == target.norm else {}
     try:
         made = ArchitectureSpec.from_label(target.label, model=_PRESETS[own.family], **kept, **norm)

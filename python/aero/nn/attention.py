@@ -44,6 +44,7 @@ class SequenceContext:
         negative_slope: the network's leaky ReLU slope, [1], where it has one for all layers.
         num_cached: how many keys the cache held before this call.
         gates: on parts of the network, in a training that chooses among them; None without.
+        window: how many keys a query sees where `mask` is None, its own included; 0: all.
     """
 
     mask: Tensor | None = None
@@ -55,6 +56,7 @@ class SequenceContext:
     negative_slope: Tensor | None = None
     num_cached: int | Tensor = 0
     gates: Gates | None = None
+    window: int = 0
 
 
 def causal_attention(
@@ -66,6 +68,7 @@ def causal_attention(
     temperature: Tensor | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
+    window: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Attention as a decoder calls it: causal unless a mask decides which keys are visible.
 
@@ -78,13 +81,14 @@ def causal_attention(
         temperature: as in `aero.ops.attention_entropy`.
         scale: of the scores; default ``1 / sqrt(D)``.
         dropout_p: of the attention weights; the entropies are those without it.
+        window: how many keys a query sees without a mask, its own included; 0: all.
 
     Returns:
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
     """
     key, value = written_keys(key, value, query.shape[2], mask)
     if recording.calls is not None:
-        recording.calls.append(AttentionCall(mask, key.shape[2]))
+        recording.calls.append(AttentionCall(mask, key.shape[2], 0 if mask is not None else window))
     attended = attend if isinstance(mask, PackedMask) else ops.attention_entropy
     output, entropy, _ = attended(
         query,
@@ -95,6 +99,7 @@ def causal_attention(
         is_causal=mask is None,
         scale=scale,
         dropout_p=dropout_p,
+        window=(window - 1, 0) if window and mask is None else None,
     )
     return output, entropy
 
@@ -205,6 +210,7 @@ class CausalSelfAttention(Scales):
             mask=context.mask,
             temperature=_temperatures(self.temperature, context, inputs.shape[1]),
             dropout_p=self.attention_dropout if self.training else 0.0,
+            window=context.window,
         )
         if context.gates is not None:
             output = context.gates.on_heads(output)

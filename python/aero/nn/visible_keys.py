@@ -22,11 +22,14 @@ class AttentionCall:
 
     Attributes:
         mask: boolean, broadcastable to [B, 1, T, S], True where visible; None for causal.
-        num_keys: S, those of a cache included; the last query sees all of them where mask is None.
+        num_keys: S, those of a cache included; the last query sees all of them where mask is None,
+            or those of the window.
+        window: how many keys a row sees at most where mask is None; 0: all.
     """
 
     mask: Tensor | None
     num_keys: int
+    window: int = 0
 
 
 class _Recording(threading.local):  # data parallelism runs its replicas in threads
@@ -80,7 +83,8 @@ def keys_by_layer(
     tokens = None
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         tokens = attention_mask[:, -length:].bool()
-    if tokens is None and all(call.mask is None and call.num_keys == length for call in calls):
+    causal = AttentionCall(None, length)
+    if tokens is None and all(_is_same(call, causal) for call in calls):
         return None
     keys: list[Tensor] = []
     for index, call in enumerate(calls):
@@ -94,12 +98,14 @@ def keys_by_layer(
 
 
 def _is_same(one: AttentionCall, other: AttentionCall) -> bool:
-    return one.mask is other.mask and one.num_keys == other.num_keys
+    alike = (one.num_keys, one.window) == (other.num_keys, other.window)
+    return alike and one.mask is other.mask
 
 
 def _visible_keys(where: str, call: AttentionCall, length: int, device: torch.device) -> Tensor:
     if call.mask is None:
-        return torch.arange(call.num_keys - length + 1, call.num_keys + 1, device=device)[None]
+        seen = torch.arange(call.num_keys - length + 1, call.num_keys + 1, device=device)[None]
+        return seen.clamp(max=call.window) if call.window else seen
     if call.mask.shape[1] != 1:
         raise ValueError(
             f"{where}: attention_mask must be the same for all heads, [B, 1, T, S], got "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aero.architecture import ArchitectureSpec
+from aero.architecture import ArchitectureSpec, size_names
 from aero.internals.errors import TrainingError, extra
 from aero.models import AeroForCausalLM
 from aero.reading import parse_json
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 
 with extra("train"):
     from transformers import TrainingArguments
-
-# Settings that a label leaves open; a run that starts from a network has the network's.
-_SIZES = (
-    "family", "num_layers", "width", "num_heads", "head_dim", "hidden_width", "context_length",
-    "vocab_size", "tied_embeddings", "rotary_fraction", "parallel_residual",
-)  # fmt: skip
 
 
 def training_fields(recipe: Recipe) -> dict[str, Any]:
@@ -175,7 +169,8 @@ def _is_annealed(source: ArchitectureSpec, run: PlannedRun) -> bool:
 
 
 def _require_sizes(source: ArchitectureSpec, wanted: ArchitectureSpec, origin: Origin) -> None:
-    for name in _SIZES:
+    # A label leaves them open; a run that starts from a network has the network's.
+    for name in size_names():
         there, here = getattr(source, name), getattr(wanted, name)
         if there != here:
             setting = "data.vocabulary" if name == "vocab_size" else f"model.{name}"

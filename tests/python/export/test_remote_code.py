@@ -17,7 +17,7 @@ from aero.models import AeroForCausalLM
 from .conftest import tokens, trained
 
 # Every kind of part: norms, activations, fused and normalized weights, temperatures, rotary and
-# shaped attention, convolutions.
+# shaped attention, convolutions, a window.
 NETWORKS = {
     "baseline": ("SM+LN+G", "gpt2"),
     "aero": ("EReg(SM(t)+FN+ScFuFFN_i1)", "pythia"),
@@ -27,7 +27,9 @@ NETWORKS = {
     "dynamic": ("SM+Derf+ScFuFFN", "gpt2"),
     "convolution": ("SM+LN+R+C3", "gpt2"),
     "depthwise": ("SM+FN+ScFuFFN+D4", "pythia"),
+    "window": ("SM(t)+LN+R", "gpt2"),
 }
+SIZES = {"window": {"window": 5}}
 
 PROGRAM = """
 import json, sys, warnings
@@ -67,8 +69,8 @@ print(json.dumps([str(warning.message) for warning in said]))
 def networks(tmp_path_factory):
     """Folder of the exported networks and the program's results, and its output."""
     folder = tmp_path_factory.mktemp("remote")
-    for name, (label, family) in NETWORKS.items():
-        export_remote_code(trained(label, family), folder / name)
+    for name, network in NETWORKS.items():
+        export_remote_code(trained(*network, **SIZES.get(name, {})), folder / name)
     torch.save(tokens(), folder / "ids.pt")
     environment = {**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -83,7 +85,7 @@ def networks(tmp_path_factory):
 def test_the_network_is_the_same_without_the_package(name, networks):
     folder, _ = networks
     found = torch.load(folder / f"{name}.pt")
-    model = trained(*NETWORKS[name])
+    model = trained(*NETWORKS[name], **SIZES.get(name, {}))
     with torch.no_grad():
         output = model(tokens(), labels=tokens())
     close = {"rtol": 1e-9, "atol": 1e-9}

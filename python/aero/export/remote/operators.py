@@ -15,6 +15,8 @@ def attention_entropy(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> tuple
     temperature = settings.pop("temperature", None)
     if temperature is not None:
         temperature = temperature.to(reference.statistics_dtype(q.dtype))
+    left, right = settings.pop("window", None) or (None, None)
+    settings.update(window_left=left, window_right=right)
     return reference.attention_entropy(q, k, v, temperature=temperature, **settings)
 
 

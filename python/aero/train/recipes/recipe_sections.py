@@ -110,6 +110,7 @@ class ModelSection:
         width: d, the width of the stream.
         hidden_width: F, the inner width of an FFN of two layers.
         tied_embeddings: whether the head shares the embedding matrix.
+        window: how many tokens a query sees, itself and those before it; 0: all.
         final_norm: the normalization before the head.
         initializer_range: standard deviation of the weights; residual projections use
             initializer_range / sqrt(2 L).
@@ -130,6 +131,7 @@ class ModelSection:
     width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
     hidden_width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
     tied_embeddings: bool | None = None
+    window: int | None = _number(None, "tokens", 0, 1 << 24)
     final_norm: str | None = _word(None, "none", "layer", "foldable", "dynamic_tanh", "dynamic_erf")
     initializer_range: float = _number(0.02, "standard deviation", 0.0, 100.0, above=True)
     embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
