@@ -24,7 +24,7 @@ from aero.nn import (
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.linear import normalize_weight
 from aero.nn.norm import DynamicNorm
-from aero.nn.parts import build_parts, part_fields, part_places
+from aero.nn.parts import BLOCK_PARTS, build_parts, part_fields, part_places
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -42,6 +42,7 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
     feed_forward = None if is_pruned else _build_feed_forward(config)
     _normalize_weights(config, attention, feed_forward)
     has_second_norm = feed_forward is not None and not spec.shaped_attention
+    has_parts = any(getattr(spec, name) != "none" for name in BLOCK_PARTS)
     return Block(
         attention,
         feed_forward,
@@ -54,7 +55,7 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
             if spec.parallel_residual
             else "sequential"
         ),
-        parts=build_parts(spec, layer_index, has_ffn=not is_pruned),
+        parts=build_parts(spec, layer_index, has_ffn=not is_pruned) if has_parts else None,
     )
 
 
