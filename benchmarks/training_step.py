@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
-from aero.nn.products import product
+from aero.nn.linear import product
 from aero.ops import attention_entropy
 from aero.tables import markdown_table
 

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from aero.models.initialization import decay_parameter_names  # noqa: E402
-from aero.nn.linear import TransposedLinear  # noqa: E402
+from aero.nn.weight_forms import TransposedLinear  # noqa: E402
 from aero.train.data.prepared_data import PreparedData, open_prepared_data  # noqa: E402
 from aero.train.data.windows import TrainingWindows, validation_windows  # noqa: E402
 from aero.train.one_run import build_model, open_folder  # noqa: E402

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
 MOST_PUBLIC_NAMES = 100
+MOST_FILES_TO_THE_FIRST_STEP = 45
 
 
 def public_names() -> set[str]:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from .house import (
+    MOST_FILES_TO_THE_FIRST_STEP,
     MOST_PUBLIC_NAMES,
     import_circles,
     imports_of,
     long_functions,
     public_names,
     room_circles,
+    until_the_first_step,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -310,6 +312,11 @@ def test_a_training_loads_no_prices_no_conversions_and_no_other_networks() -> No
     loaded = ast.literal_eval(done.stdout or "set()")
     assert "train" in loaded, done.stderr
     assert not loaded & {"mpc", "families", "fixed_point", "network", "conversion", "report"}
+
+
+def test_the_path_to_the_first_step_of_a_training_is_at_most_45_files() -> None:
+    entered, _ = until_the_first_step()
+    assert entered <= MOST_FILES_TO_THE_FIRST_STEP  # `python -m tests.python.first_step` names them
 
 
 def test_no_module_bears_the_name_of_something_that_its_package_exports() -> None:

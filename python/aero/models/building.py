@@ -22,9 +22,9 @@ from aero.nn import (
     Temperature,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
-from aero.nn.linear import normalize_weight
 from aero.nn.norm import DynamicNorm
 from aero.nn.parts import BLOCK_PARTS, build_parts, part_fields, part_places
+from aero.nn.weight_forms import normalize_weight
 
 _ACTIVATIONS = {
     "gelu": "gelu",

@@ -18,7 +18,7 @@ from transformers import GPTNeoXForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.foreign_reader import unsupported
 from aero.nn.drop_in import is_activation_mark
-from aero.nn.linear import TransposedLinear
+from aero.nn.weight_forms import TransposedLinear
 
 # Beginnings of GPT-NeoX's names and of ours.
 _GPT_NEOX = {

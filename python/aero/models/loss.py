@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from aero.nn.products import add_product, adds_in_place, linear, product
+from aero.nn.linear import add_product, adds_in_place, linear, product
 
 IGNORED = -100
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from aero.nn.attention import CausalSelfAttention, KeyValueCache, SequenceContext
 from aero.nn.block import Block, Norm, Residual
 from aero.nn.feed_forward import FeedForward, FusedFeedForward
-from aero.nn.linear import set_weight_layout
 from aero.nn.temperature import Temperature
+from aero.nn.weight_forms import set_weight_layout
 
 Host = Literal["gpt2", "nanogpt", "gpt_neox"]
 

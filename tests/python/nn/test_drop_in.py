@@ -21,7 +21,8 @@ from aero.nn import (
     SequenceContext,
     Temperature,
 )
-from aero.nn.linear import Linear, TransposedLinear, set_weight_layout
+from aero.nn.linear import Linear
+from aero.nn.weight_forms import TransposedLinear, set_weight_layout
 
 
 def gpt2(**fields):

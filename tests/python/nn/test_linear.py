@@ -3,9 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from aero.nn import products
-from aero.nn.linear import Linear
-from aero.nn.products import add_product, linear, product
+from aero.nn import linear as layers
+from aero.nn.linear import Linear, add_product, linear, product
 
 SIZES = [((64, 64), 64), ((3, 50, 64), 128), ((2, 200, 96), 48), ((1, 1, 8), 4), ((0, 64), 64)]
 
@@ -13,7 +12,7 @@ SIZES = [((64, 64), 64), ((3, 50, 64), 128), ((2, 200, 96), 48), ((1, 1, 8), 4),
 @pytest.fixture(autouse=True)
 def _onednn(monkeypatch):
     """On Intel's processors too."""
-    monkeypatch.setattr(products, "_prefers_mkl", lambda: False)
+    monkeypatch.setattr(layers, "_prefers_mkl", lambda: False)
 
 
 @pytest.mark.parametrize(("shape", "outputs"), SIZES)
@@ -50,7 +49,7 @@ def test_large_float32_products_run_on_onednn_and_can_be_told_not_to():
 
 
 def test_a_processor_that_multiplies_faster_by_mkl_keeps_it(monkeypatch):
-    monkeypatch.setattr(products, "_prefers_mkl", lambda: True)
+    monkeypatch.setattr(layers, "_prefers_mkl", lambda: True)
     inputs, weight = torch.randn(64, 128), torch.randn(128, 128)
     assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
     assert torch.equal(product(inputs, weight), torch.mm(inputs, weight.t()))
@@ -68,7 +67,7 @@ def test_a_second_derivative_through_onednn_is_an_error():
 @pytest.mark.parametrize("lacks", [True, False])
 @pytest.mark.parametrize("is_autocast", [True, False])
 def test_products_of_bfloat16_are_rounded_once_on_every_processor(monkeypatch, lacks, is_autocast):
-    monkeypatch.setattr(products, "_lacks_bfloat16", lambda: lacks)
+    monkeypatch.setattr(layers, "_lacks_bfloat16", lambda: lacks)
     leaves = [torch.randn(size).bfloat16() for size in ((37, 70), (90, 70), (90,))]
     wide = [x.double().requires_grad_() for x in leaves]
     if is_autocast:
@@ -92,8 +91,8 @@ def test_products_of_bfloat16_are_rounded_once_on_every_processor(monkeypatch, l
 @pytest.mark.parametrize("lacks", [True, False])
 @pytest.mark.parametrize("prefers", [True, False])
 def test_products_add_up_where_they_are_wanted(monkeypatch, dtype, lacks, prefers):
-    monkeypatch.setattr(products, "_lacks_bfloat16", lambda: lacks)
-    monkeypatch.setattr(products, "_prefers_mkl", lambda: prefers)
+    monkeypatch.setattr(layers, "_lacks_bfloat16", lambda: lacks)
+    monkeypatch.setattr(layers, "_prefers_mkl", lambda: prefers)
     a, b = torch.randn(65, 64).to(dtype), torch.randn(66, 64).to(dtype)
     exact = a.double() @ b.double().t()
     for wide in (dtype, torch.promote_types(dtype, torch.float32)):

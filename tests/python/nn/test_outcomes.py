@@ -21,13 +21,16 @@ from aero.nn import (
     SequenceContext,
     ShapedSelfAttention,
     Temperature,
-    products,
+)
+from aero.nn import (
+    linear as layers,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.attention import causal_attention, uniform_attention
 from aero.nn.drop_in import _host_context
-from aero.nn.linear import Linear, TransposedLinear, linear, normalize_weight, set_weight_layout
+from aero.nn.linear import Linear, linear
 from aero.nn.rotary import apply_rotary, rotary_tables
+from aero.nn.weight_forms import TransposedLinear, normalize_weight, set_weight_layout
 
 REPRS = {
     "FeedForward": (lambda: FeedForward(4, 8, "relu"), "activation='relu'"),
@@ -211,18 +214,18 @@ def test_a_float32_slope_or_scale_takes_the_type_of_the_layer():
 
 
 def _is_onednn(rows=64, width=64, outputs=64, dtype=torch.float32, of=None, device="cpu"):
-    return products._runs_on_onednn(
+    return layers._runs_on_onednn(
         torch.zeros(rows, width, dtype=dtype, device=device),
         torch.zeros(outputs, of or width, dtype=dtype),
     )
 
 
 def test_onednn_runs_where_all_of_its_conditions_hold(monkeypatch):
-    monkeypatch.setattr(products, "_prefers_mkl", lambda: False)
+    monkeypatch.setattr(layers, "_prefers_mkl", lambda: False)
     assert _is_onednn()  # 2^18 products
     assert not _is_onednn(rows=63) and not _is_onednn(of=63) and not _is_onednn(device="meta")
     assert not _is_onednn(dtype=torch.float64)
-    assert not products._runs_on_onednn(torch.zeros(64, 64), torch.zeros(64, 64).bfloat16())
+    assert not layers._runs_on_onednn(torch.zeros(64, 64), torch.zeros(64, 64).bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         assert not _is_onednn()
     with torch.backends.mkldnn.flags(enabled=False):
@@ -230,7 +233,7 @@ def test_onednn_runs_where_all_of_its_conditions_hold(monkeypatch):
     for owner, name, said in (
         (torch.compiler, "is_compiling", True),
         (torch.backends.mkldnn, "is_available", False),
-        (products, "_prefers_mkl", True),
+        (layers, "_prefers_mkl", True),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, lambda said=said: said)

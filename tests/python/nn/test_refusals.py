@@ -18,7 +18,8 @@ from aero.nn import (
 )
 from aero.nn.annealed_modules import AnnealedNorm, set_annealing_progress
 from aero.nn.drop_in import _host_context
-from aero.nn.linear import Linear, normalize_weight
+from aero.nn.linear import Linear
+from aero.nn.weight_forms import normalize_weight
 
 temperature = partial(partial, Temperature, num_heads=2, context_length=4)
 annealed = AnnealedNorm(nn.LayerNorm(5), None)

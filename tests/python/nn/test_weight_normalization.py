@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from aero.nn.linear import Linear, normalize_weight
+from aero.nn.linear import Linear
+from aero.nn.weight_forms import normalize_weight
 
 
 def test_weight_norm_has_a_gain_per_output_and_starts_as_the_plain_layer():
