@@ -8,7 +8,6 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from aero.network.description import Description
 from aero.network.files import read_description
@@ -23,7 +22,7 @@ from aero.private.parties.orders import OnePartyJob, Token
 from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.slices import accepted_slices
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
-from aero.private.parties.terms import check_hello, checked_request, hello
+from aero.private.parties.terms import Hello, check_hello, checked_request, hello
 from aero.private.parties.third_party import three_party_terms, while_alive
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
@@ -208,7 +207,7 @@ async def _ask(
         request = request.sliced(job.settings.largest_product)
         session = await _wait_for_turn(channels[0], job, on_event)
         if job.helper is not None:
-            joined = {**own, "request": request.to_dict(), "session": session}
+            joined = own.in_session(session, request)
             joining = _join_helper(joined, channels, job, worker, description)
             await while_alive(joining, channels[0], job.limits.silence)
         failure = None
@@ -236,7 +235,7 @@ def _in_slices(job: PartyJob, description: Description) -> PartyJob:
 
 
 async def _join_helper(
-    own: dict[str, Any],
+    own: Hello,
     channels: list[Channel],
     job: PartyJob,
     worker: Worker,
@@ -253,10 +252,10 @@ async def _join_helper(
 
 
 async def _wait_for_slices(
-    own: dict[str, Any], channel: Channel, job: PartyJob, description: Description
+    own: Hello, channel: Channel, job: PartyJob, description: Description
 ) -> PartyJob:
     """The client's job with the slices that the other party has answered to its hello."""
-    channel.post(hello=own)
+    channel.post(hello=own.to_dict())
     _, theirs = await channel.next_message(job.limits.connect, "hello")
     check_hello(own, theirs, channel.peer)
     channel.beat()

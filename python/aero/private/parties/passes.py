@@ -47,10 +47,6 @@ class Request(msgspec.Struct, frozen=True):
         """Returns the same request with this as largest product."""
         return msgspec.structs.replace(self, largest_product=limit)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        return msgspec.structs.asdict(self)
-
     def __str__(self) -> str:
         sliced = f", with products of {self.largest_product} weights" * bool(self.largest_product)
         prompts = "a prompt" if self.sequences == 1 else f"{self.sequences} prompts"

@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from aero.network.files import read_description
 from aero.private.compute.calls import Party
@@ -98,7 +97,7 @@ class _Server:
         self._meeting_helper = third_party.Meeting()
         self._description = read_description(job.folder)
         self._queries = Queries(job)
-        self._own: dict[str, Any] = {}  # the server's hello
+        self._own = hello(job.party.word, {})  # its terms come from the worker
         self._refusals = Refusals(on_event)
         self._strangers = Strangers(_MOST_STRANGERS, job.strangers, self._refuse_crowd)
         self._places = Places()
@@ -198,7 +197,7 @@ class _Server:
     async def _agree(self, channel: Channel) -> tuple[Request, str]:
         """A client's request and its session, after the terms of both agreed."""
         _, theirs = await channel.next_message(self._job.limits.hello, "hello")
-        channel.post(hello=self._own)
+        channel.post(hello=self._own.to_dict())
         helper = Party.HELPER.word
         if self._job.security is None and self._waits_for_helper and theirs["role"] == helper:
             channel.peer = helper
@@ -318,7 +317,7 @@ class _Server:
         if job.helps is None:
             session = third_party.new_session()
         else:
-            own = {**self._own, "request": client.request.to_dict(), "session": session}
+            own = self._own.in_session(session, client.request)
             going = third_party.go_to_server(
                 own, job.helps, job.security, silence, self.worker.check, channels
             )

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero import __version__
+from aero.internals.errors import extra
 from aero.network.description import Description, layer_count
 from aero.private.parties.passes import Request
 from aero.private.party_errors import PartyError
 from aero.private.settings import RANGES, PrivateSettings
 from aero.reading import one_line, shown
+
+with extra("private"):
+    import msgspec
 
 PROTOCOL = "aero-private 8"
 _MOST_SEQUENCES = 1024
@@ -30,20 +34,40 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
     return flat
 
 
-def hello(role: str, terms: Mapping[str, Any], request: Request | None = None) -> dict[str, Any]:
+class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """A party's description of itself.
 
-    Args:
+    Attributes:
+        protocol: that it speaks.
         role: "client", "server" or "helper".
         terms: names and JSON values that must be equal at both parties. None stands for what this
             party does not know, such as the client the weights' hash; it agrees with everything.
         request: of the client: the run that it asks for.
+        session: with the third party, the one that the server has named.
     """
-    said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms)}
-    return said | ({} if request is None else {"request": request.to_dict()})
+
+    protocol: str
+    role: str
+    terms: Mapping[str, Any]
+    request: Request | None = None
+    session: str | None = None
+
+    def in_session(self, session: str, request: Request) -> Hello:
+        """Returns what it says to the third party of a session."""
+        return msgspec.structs.replace(self, session=session, request=request)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
 
-def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:
+def hello(role: str, terms: Mapping[str, Any], request: Request | None = None) -> Hello:
+    """What a party of this version says of itself."""
+    return Hello(PROTOCOL, role, terms, request)
+
+
+def check_hello(own: Hello, other: Mapping[str, Any], peer: str) -> None:
     """Compares the descriptions of both; both parties find the same difference.
 
     Args:
@@ -54,10 +78,10 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
     Raises:
         PartyError: names the first field that differs, its value here and the received one.
     """
-    for name, expected in (("protocol", PROTOCOL), ("role", peer)):
-        if other.get(name) != expected:
-            raise _difference(peer, name, expected, other.get(name))
-    mine, theirs = own["terms"], other["terms"]
+    for name, word in (("protocol", PROTOCOL), ("role", peer)):
+        if other.get(name) != word:
+            raise _difference(peer, name, word, other.get(name))
+    mine, theirs = own.terms, other["terms"]
     for name in (*mine, *sorted(theirs.keys() - mine.keys())):
         expected, got = mine.get(name), theirs.get(name)
         known_to_both = expected is not None and got is not None

@@ -17,7 +17,7 @@ from aero.private.links.channel import Channel
 from aero.private.links.connections import connect
 from aero.private.links.keys import Security, own_fingerprint
 from aero.private.parties.passes import Request
-from aero.private.parties.terms import check_hello
+from aero.private.parties.terms import Hello, check_hello
 from aero.private.party_errors import PartyError
 
 _Result = TypeVar("_Result")
@@ -104,7 +104,7 @@ class Meeting:
 
 
 async def go_to_server(
-    own: Mapping[str, Any],
+    own: Hello,
     address: str,
     security: Security | None,
     seconds: float,
@@ -126,7 +126,7 @@ async def go_to_server(
     """
     channel = await connect(address, security, seconds, while_waiting, third=True)
     channels.append(channel)
-    channel.post(hello=dict(own))
+    channel.post(hello=own.to_dict())
     _, theirs = await channel.next_message(seconds, "hello")
     check_hello(own, theirs, "server")
     channel.beat()

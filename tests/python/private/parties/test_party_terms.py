@@ -15,7 +15,7 @@ from tests.python.refusals import assert_refused
 import aero
 from aero.private.parties.job import check_tokens
 from aero.private.parties.passes import Request
-from aero.private.parties.terms import check_hello, checked_request, hello, party_terms
+from aero.private.parties.terms import PROTOCOL, check_hello, checked_request, hello, party_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -42,7 +42,7 @@ def difference(server: dict[str, Any], client: dict[str, Any]) -> tuple[str, str
     errors = []
     for own, peer in (("server", "client"), ("client", "server")):
         with pytest.raises(PartyError) as caught:
-            check_hello(said[own], json.loads(json.dumps(said[peer])), peer)
+            check_hello(said[own], json.loads(json.dumps(said[peer].to_dict())), peer)
         errors.append(str(caught.value))
     return errors[0], errors[1]
 
@@ -56,7 +56,7 @@ def test_equal_terms_pass_and_the_weights_may_be_unknown_to_the_client(
         PrivateSettings(timeout_seconds=5),
     )
     assert client["weights"] is None
-    check_hello(hello("server", server), hello("client", client), "client")
+    check_hello(hello("server", server), hello("client", client).to_dict(), "client")
 
 
 CHANGES = {
@@ -145,14 +145,25 @@ def test_terms_that_only_one_party_has_are_named() -> None:
 def test_another_protocol_or_the_same_role_is_named(change: dict[str, Any]) -> None:
     own, other = hello("server", {}), hello("client", {})
     with pytest.raises(PartyError, match=next(iter(change))):
-        check_hello(own, {**other, **change}, "client")
+        check_hello(own, {**other.to_dict(), **change}, "client")
 
 
 @pytest.mark.parametrize("theirs", [{"a": "x" * 10**6}, {"a\nserved 3": "\x1b[2J\nserved"}])
 def test_what_the_other_party_says_is_shown_as_one_short_line(theirs: dict[str, str]) -> None:
     with pytest.raises(PartyError) as caught:
-        check_hello(hello("server", {"a": 1}), hello("client", theirs), "client")
+        check_hello(hello("server", {"a": 1}), hello("client", theirs).to_dict(), "client")
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+
+
+def test_a_hello_says_what_it_has_and_no_more() -> None:
+    said = hello("client", {"weights": None}, Request(3, 2))
+    words = {"protocol": PROTOCOL, "role": "client", "terms": {"weights": None}}
+    first = {"prompt_length": 3, "new_tokens": 2, "largest_product": 0, "sequences": 1}
+    assert said.to_dict() == {**words, "request": first}
+    later = said.in_session("name", Request(3, 2, largest_product=8))
+    changed = {**first, "largest_product": 8}
+    assert later.to_dict() == {**words, "request": changed, "session": "name"}
+    assert hello("server", {}).to_dict() == {"protocol": PROTOCOL, "role": "server", "terms": {}}
 
 
 def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:

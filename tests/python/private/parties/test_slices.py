@@ -17,7 +17,7 @@ from aero.network.files import read_description
 from aero.private.parties.memory import run_bytes
 from aero.private.parties.passes import Request
 from aero.private.parties.slices import accepted_slices, sliced_request
-from aero.private.parties.terms import PROTOCOL
+from aero.private.parties.terms import PROTOCOL, hello
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -126,7 +126,8 @@ def test_a_third_party_takes_the_slices_of_the_two_or_refuses(export: Path) -> N
         sliced_request(Request(3, 1), given, CHEAP, few, further=False)
     agreed = sliced_request(Request(3, 1), given, CHEAP, few, further=True)
     assert sliced_request(agreed, given, CHEAP, few, further=False) == agreed
-    assert json.loads(json.dumps(agreed.to_dict()))["largest_product"] == agreed.largest_product
+    said = json.loads(json.dumps(hello("client", {}, agreed).to_dict()))
+    assert said["request"]["largest_product"] == agreed.largest_product
 
 
 def test_several_prompts_take_the_memory_of_all_or_are_refused(export: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.python.refusals import assert_refused
 
@@ -141,7 +142,7 @@ def test_both_workers_learn_the_request_and_where_spu_is_to_listen(
     both(*({"stages": 2, "told": str(file)} for file in files))
     for file, other in zip(files, ("server", "client"), strict=True):
         told = json.loads(file.read_text())
-        assert told["request"] == REQUEST.to_dict()
+        assert told["request"] == msgspec.to_builtins(REQUEST)
         assert told["own"].startswith("unix:") and told["own"].endswith("/own")
         assert told["others"] == {other: told["own"].removesuffix("own") + other}
 
