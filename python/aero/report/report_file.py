@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from aero.internals.records import Struct, as_record
 from aero.internals.run_files import (
@@ -256,7 +256,7 @@ def read_report(path: str | Path) -> Report:
     Raises:
         ValueError: another format, or the file is damaged.
     """
-    content: dict[str, Any] = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    content = read_json(path)
+    if content.get("format") != FORMAT:
         raise ValueError(f"report: {path} must be a report.json of format {FORMAT}")
     return as_record(content, Report, f"report: {path}")

@@ -89,7 +89,7 @@ def load_recipe(
     return _recipe_from_sections(sections)
 
 
-def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
+def recipe_to_dict(recipe: Recipe) -> dict[str, object]:
     """Returns the recipe as nested plain values, ready for YAML; `per_label` only if it is used."""
     values = dataclasses.asdict(recipe)
     values["per_label"] = {label: dict(part) for label, part in recipe.per_label.items()}

@@ -7,10 +7,10 @@ before anything slow begins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
@@ -65,7 +65,7 @@ class PlannedRun:
         """Those of the checkpoint; 0 without one."""
         return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """Returns the resolved recipe as `config.yaml` holds it, without unused settings."""
         config = {"label": self.label, "seed": self.seed, **recipe_to_dict(self.recipe)}
         for key, section, origin in (
@@ -336,8 +336,8 @@ def _require_same_config(run: PlannedRun) -> None:
         )
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
             flat.update(_flat(value, f"{prefix}{key}."))

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -166,21 +166,21 @@ class RunFolder:
         except UnreadableFileError as error:
             raise TrainingError(f"train: {error}; {_WAY_OUT}") from error
 
-    def config(self) -> dict[str, Any]:
-        """Returns `config.yaml`.
+    def config(self) -> dict[str, object]:
+        """Returns `config.yaml`, which an earlier version may have written.
 
         Raises:
             TrainingError: it cannot be read.
         """
         self.require_whole("config.yaml")
         with _damage_told():
-            config: dict[str, Any] = read_yaml(self.path / "config.yaml", dict)
+            config: dict[str, object] = read_yaml(self.path / "config.yaml", dict)
         return config
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, object]) -> None:
         """Writes `config.yaml`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_bytes_atomically(self.path / "config.yaml", text.encode())
 
     def complete_checkpoints(self) -> list[Path]:
