@@ -59,10 +59,10 @@ def measure(
         machine = output / "machine.json"
         if not machine.exists():
             found = calibrate(export_random, note, python)
-            if not found["quiet"]:
-                others = found["processors_taken_by_others"]
+            if not found.quiet:
+                others = found.processors_taken_by_others
                 raise ValueError(f"private: the machine must be idle, others kept {others} busy")
-            write_json_atomically(machine, found)
+            write_json_atomically(machine, found.to_dict())
         cells = []
         for number, network in enumerate(NETWORKS):
             place = Path(folder) / str(number)

@@ -49,15 +49,15 @@ def calibrate(
         if not busy:
             _check_quiet(processors_taken_by_others())
         found = calibrate(export_random, note, find_private_python())
-        others = found["processors_taken_by_others"]
+        others = found.processors_taken_by_others
         if not busy:
             _check_quiet(others)
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(output, found)
+        write_json_atomically(output, found.to_dict())
         say(
-            f"{found['source']}; {_load(others)}\n"
+            f"{found.source}; {_load(others)}\n"
             f"rates explain the processor seconds of the networks within "
-            f"{100 * found['mean_miss']:.0f} % on average"
+            f"{100 * found.mean_miss:.0f} % on average"
         )
 
 

@@ -30,6 +30,9 @@ from aero.private.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
+with extra("private"):
+    import msgspec
+
 
 @dataclass(frozen=True)
 class NetworkCell:
@@ -94,21 +97,63 @@ class MeasuredPiece:
     cpu_seconds: float
 
 
+class FittedPiece(msgspec.Struct, frozen=True):
+    """A measured piece beside what the rates give it."""
+
+    network: str
+    piece: str
+    seconds: float
+    cpu_seconds: float
+    fitted_cpu_seconds: float
+    extensions: int
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Profiles of a machine and its link.
+
+    Attributes:
+        source: in words.
+        network: fields of `aero.mpc.NetworkProfile`.
+        compute: fields of `aero.mpc.ComputeProfile`.
+        quiet: whether waiting counts.
+        mean_miss: of the networks' processor seconds, as a fraction.
+        pieces: all.
+    """
+
+    source: str
+    network: dict[str, bool | int | float | str]
+    compute: dict[str, float]
+    quiet: bool
+    mean_miss: float
+    pieces: list[FittedPiece]
+
+
+class Calibration(Rates, frozen=True, kw_only=True):
+    """The file of `aero private calibrate`."""
+
+    machine: str
+    processors: int | None
+    processors_taken_by_others: float
+    load: float
+    measured_at: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns JSON values."""
+        values: dict[str, object] = msgspec.to_builtins(self)
+        return values
+
+
 def calibrate(
     export: Callable[[NetworkCell, Path], None],
     say: Callable[[str], None] = lambda line: None,
     python: Path | None = None,
-) -> dict[str, Any]:
+) -> Calibration:
     """Measures and fits; takes a minute of two processors.
 
     Args:
         export: writes a network with random weights to a folder, as `aero export` does.
         say: called with each network's name and seconds.
         python: of the private environment.
-
-    Returns:
-        JSON values: "network" and "compute", fields of `aero.mpc` profiles, "source", the machine,
-        how many processors others kept busy meanwhile, and the fitted rates.
 
     Raises:
         PartyError: a run failed.
@@ -131,17 +176,17 @@ def calibrate(
         taken = sum(call.seconds for call in found.calls[0])
         say(f"{number} of {len(NETWORKS)}: {cell.name}: {taken:.1f} s")
     others = clock.taken_by_others()
-    return {
-        **fitted(pieces, quiet=others <= QUIET_PROCESSORS),
-        "machine": processor(),
-        "processors": os.cpu_count(),
-        "processors_taken_by_others": round(others, 2),
-        "load": round(os.getloadavg()[0], 2),
-        "measured_at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-    }
+    return Calibration(
+        **msgspec.structs.asdict(fitted(pieces, quiet=others <= QUIET_PROCESSORS)),
+        machine=processor(),
+        processors=os.cpu_count(),
+        processors_taken_by_others=round(others, 2),
+        load=round(os.getloadavg()[0], 2),
+        measured_at=time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+    )
 
 
-def fitted(pieces: Sequence[MeasuredPiece], *, quiet: bool) -> dict[str, Any]:
+def fitted(pieces: Sequence[MeasuredPiece], *, quiet: bool) -> Rates:
     """Profiles of machine and link that explain the pieces best.
 
     Args:
@@ -180,24 +225,24 @@ def fitted(pieces: Sequence[MeasuredPiece], *, quiet: bool) -> dict[str, Any]:
         for name in dict.fromkeys(names)
     ]
     waiting = "waiting counted" if quiet else "on a busy machine: waiting is left out"
-    return {
-        "source": f"calibrated on {processor()} over loopback, {waiting}",
-        "network": dict(network.values()),
-        "compute": compute,
-        "quiet": quiet,
-        "mean_miss": float(np.mean(misses)),
-        "pieces": [
-            {
-                "network": piece.network,
-                "piece": piece.piece,
-                "seconds": round(piece.seconds, 3),
-                "cpu_seconds": round(piece.cpu_seconds, 3),
-                "fitted_cpu_seconds": round(float(fit), 3),
-                "extensions": piece.extensions,
-            }
+    return Rates(
+        source=f"calibrated on {processor()} over loopback, {waiting}",
+        network=dict(network.values()),
+        compute=compute,
+        quiet=quiet,
+        mean_miss=float(np.mean(misses)),
+        pieces=[
+            FittedPiece(
+                piece.network,
+                piece.piece,
+                round(piece.seconds, 3),
+                round(piece.cpu_seconds, 3),
+                round(float(fit), 3),
+                piece.extensions,
+            )
             for piece, fit in zip(pieces, computed, strict=True)
         ],
-    }
+    )
 
 
 def _waits(pieces: Sequence[MeasuredPiece]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -65,23 +66,23 @@ def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
 def test_the_rates_of_a_machine_are_found_again() -> None:
     found = fitted(pieces_of_a_machine(), quiet=True)
     for name in ("ct_pt_product_seconds", "automorphism_seconds"):
-        assert found["compute"][name] == pytest.approx(RATES[name], rel=1e-6)
+        assert found.compute[name] == pytest.approx(RATES[name], rel=1e-6)
     # An OT brings its part of an extension with it.
     expected = RATES["ot_seconds"] + EXTENSION / EXTENSION_OTS
-    assert found["compute"]["ot_seconds"] == pytest.approx(expected, rel=1e-6)
+    assert found.compute["ot_seconds"] == pytest.approx(expected, rel=1e-6)
     software = RATES["software_seconds"] + WAIT
-    assert found["network"]["software_seconds"] == pytest.approx(software, rel=1e-5)
-    assert found["network"]["uplink_mbps"] == pytest.approx(8e-6 / (BYTE + BYTE_COMPUTED), rel=1e-3)
-    assert found["mean_miss"] < 1e-6
+    assert found.network["software_seconds"] == pytest.approx(software, rel=1e-5)
+    assert found.network["uplink_mbps"] == pytest.approx(8e-6 / (BYTE + BYTE_COMPUTED), rel=1e-3)
+    assert found.mean_miss < 1e-6
 
 
 def test_other_work_of_the_machine_does_not_change_what_is_computed() -> None:
     quiet = fitted(pieces_of_a_machine(), quiet=True)
     busy = fitted(pieces_of_a_machine(others=4.0), quiet=False)
-    assert busy["compute"] == pytest.approx(quiet["compute"])
+    assert busy.compute == pytest.approx(quiet.compute)
     # Waiting that may be for a processor is left out, and the source says so.
-    assert busy["network"]["software_seconds"] == pytest.approx(RATES["software_seconds"])
-    assert "busy machine" in busy["source"] and "busy" not in quiet["source"]
+    assert busy.network["software_seconds"] == pytest.approx(RATES["software_seconds"])
+    assert "busy machine" in busy.source and "busy" not in quiet.source
 
 
 def test_the_large_piece_counts_as_much_as_its_seconds() -> None:
@@ -91,10 +92,10 @@ def test_the_large_piece_counts_as_much_as_its_seconds() -> None:
         for piece in pieces_of_a_machine()
         for slow in [piece.cpu_seconds * (1.7 if piece.cost.automorphisms < 1000 else 1)]
     ]
-    found = fitted(pieces, quiet=False)["pieces"]
-    largest = max(found, key=lambda piece: piece["seconds"])
-    assert largest["network"].startswith("SM+ScFuFFN, gpt2")
-    assert largest["fitted_cpu_seconds"] == pytest.approx(largest["cpu_seconds"], rel=0.02)
+    found = fitted(pieces, quiet=False).pieces
+    largest = max(found, key=lambda piece: piece.seconds)
+    assert largest.network.startswith("SM+ScFuFFN, gpt2")
+    assert largest.fitted_cpu_seconds == pytest.approx(largest.cpu_seconds, rel=0.02)
 
 
 def test_automorphisms_and_products_are_told_apart() -> None:
@@ -110,7 +111,7 @@ def test_automorphisms_and_products_are_told_apart() -> None:
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     path = tmp_path / "machine.json"
-    path.write_text(json.dumps(fitted(pieces_of_a_machine(), quiet=True)))
+    path.write_bytes(msgspec.json.encode(fitted(pieces_of_a_machine(), quiet=True)))
     return path
 
 
@@ -213,8 +214,8 @@ def test_what_is_run_is_what_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = calibrate(export, said.append)
     assert asked == [("tcp", cell.tokens) for cell in NETWORKS]
     assert len(said) == len(NETWORKS) and said[0].startswith("1 of 2: SM+LN+G")
-    assert found["quiet"] and found["mean_miss"] < 0.01
-    rate = found["compute"]["automorphism_seconds"]
+    assert found.quiet and found.mean_miss < 0.01
+    rate = found.compute["automorphism_seconds"]
     assert rate == pytest.approx(RATES["automorphism_seconds"], rel=1e-3)
 
 
@@ -235,6 +236,7 @@ def test_a_busy_machine_is_refused_unless_asked_for(
     assert taken.exit_code == 0, taken.stderr
     assert "waiting is left out" in taken.stdout
     written = json.loads(output.read_text())
+    assert [*written][:6] == ["source", "network", "compute", "quiet", "mean_miss", "pieces"]
     assert not written["quiet"] and written["processors_taken_by_others"] == 1.5
     assert mpc.compute_profile(str(output)).ot_seconds > 0
 
