@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aero.internals.errors import extra
 from aero.private.compute.calls import Call
@@ -18,7 +18,7 @@ class _Event(msgspec.Struct, tag_field="event", tag=str.lower, omit_defaults=Tru
 class Terms(_Event):
     """The worker is ready; these values must be equal at both parties."""
 
-    terms: dict[str, Any]
+    terms: dict[str, object]
 
 
 class Stage(_Event):

@@ -23,9 +23,9 @@ PROTOCOL = "aero-private 8"
 _MOST_SEQUENCES = 1024
 
 
-def flat_terms(**groups: Any) -> dict[str, Any]:
+def flat_terms(**groups: object) -> dict[str, object]:
     """Terms by dotted name, so that a difference has the name of one field."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in groups.items():
         if isinstance(value, Mapping):
             flat |= {f"{name}.{inner}": field for inner, field in flat_terms(**value).items()}
@@ -48,7 +48,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
 
     protocol: str
     role: str
-    terms: Mapping[str, Any]
+    terms: Mapping[str, object]
     request: Request | None = None
     session: str | None = None
 
@@ -56,13 +56,13 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
         """Returns what it says to the third party of a session."""
         return msgspec.structs.replace(self, session=session, request=request)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns JSON values."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
+        values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
 
-def hello(role: str, terms: Mapping[str, Any], request: Request | None = None) -> Hello:
+def hello(role: str, terms: Mapping[str, object], request: Request | None = None) -> Hello:
     """What a party of this version says of itself."""
     return Hello(PROTOCOL, role, terms, request)
 
@@ -89,7 +89,7 @@ def check_hello(own: Hello, other: Mapping[str, Any], peer: str) -> None:
             raise _difference(peer, name, expected, got)
 
 
-def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
+def _difference(peer: str, name: str, expected: object, got: object) -> PartyError:
     return PartyError(
         f"{one_line(name, 80)} must be {shown(expected)} as here, got {shown(got)} from the {peer}"
     )
@@ -101,7 +101,7 @@ _NOT_COMPARED = {"meaning", "weights"}
 _OWN_SETTINGS = {"timeout_seconds", "largest_product"}
 
 
-def party_terms(description: Description, settings: PrivateSettings) -> dict[str, Any]:
+def party_terms(description: Description, settings: PrivateSettings) -> dict[str, object]:
     """The values that must be equal at both parties before they start, the general first.
 
     Args:

@@ -29,8 +29,8 @@ def new_session() -> str:
 
 
 def three_party_terms(
-    terms: Mapping[str, Any], security: Security | None, *, helper: bool
-) -> dict[str, Any]:
+    terms: Mapping[str, object], security: Security | None, *, helper: bool
+) -> dict[str, object]:
     """Terms with the helper's fingerprint: client and server must know the same one.
 
     Args:

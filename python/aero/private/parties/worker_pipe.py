@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aero.private.parties.events import Event, Failed, Terms, decoded, encoded
 from aero.private.parties.orders import heard, told
@@ -180,7 +180,7 @@ def _ending(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-async def first_report(worker: Worker, seconds: float) -> dict[str, Any]:
+async def first_report(worker: Worker, seconds: float) -> dict[str, object]:
     """The terms of a worker's first report: values that must be equal at both parties.
 
     Raises:
