@@ -84,7 +84,7 @@ def _report_csv(
     report: CostReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
     timed = timed_on(report, network, compute)
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "name": operation.name,
             "layer": operation.layer,

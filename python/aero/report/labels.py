@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from aero.architecture import label_words
 
@@ -23,16 +22,16 @@ FAMILIES = tuple(
 )
 
 
-def family(spec: Mapping[str, Any]) -> str:
+def family(spec: Mapping[str, object]) -> str:
     """Returns what networks of one colour share: the norm, and whether the penalty trained them.
 
     Args:
         spec: an `ArchitectureSpec` as JSON.
     """
-    return _NORMS[spec["norm"]] + (", entropy penalty" if spec["entropy_regularized"] else "")
+    return _NORMS[str(spec["norm"])] + (", entropy penalty" if spec["entropy_regularized"] else "")
 
 
-def families(specs: Iterable[Mapping[str, Any]]) -> list[str]:
+def families(specs: Iterable[Mapping[str, object]]) -> list[str]:
     """Returns the families of some networks, each once, in the order of `FAMILIES`."""
     return sorted({family(spec) for spec in specs}, key=FAMILIES.index)
 

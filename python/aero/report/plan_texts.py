@@ -86,7 +86,7 @@ def _generation_csv(
     found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
     seconds = None if network is None else found.seconds_per_token(network, compute)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, float]] = []
     for token, cost in enumerate(found.per_token):
         row = {"token": token + 1, "keys": found.context_length + token, **cost.to_dict()}
         rows.append(row if seconds is None else row | {"seconds": seconds[token]})

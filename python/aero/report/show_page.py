@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -113,7 +112,7 @@ def _title(one: ShownNetwork) -> str:
     return printable(one.name) + (f": {one.spec.label}" if one.spec else "")
 
 
-def _values(one: ShownNetwork) -> dict[str, Any]:
+def _values(one: ShownNetwork) -> dict[str, object]:
     """What the page has of a network before its script runs."""
     entropies = row_entropies(one.attention)  # [L, H, T]
     by_token, largest = entropies.mean(axis=(0, 1)), one.largest.mean(axis=0)
@@ -128,7 +127,7 @@ def _values(one: ShownNetwork) -> dict[str, Any]:
     }
 
 
-def _data(one: ShownNetwork) -> dict[str, Any]:
+def _data(one: ShownNetwork) -> dict[str, object]:
     """What the script reads."""
     return {
         "words": [shown(token) for token in one.tokens],
