@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aero import mpc
 from aero.analysis.statistics import quarter_shares
+from aero.paper import PUBLIC
 from aero.report.runs import RunRecord
 from benchmarks.paper.cost_rows import PrivateCost, private_costs
 from benchmarks.paper.training_flops import Teacher, training_flops
@@ -283,6 +285,13 @@ STATISTICS: dict[str, Statistic] = {
     "gigabytes": Statistic(
         "GB, spu-2024", "sent by both parties in one private pass, set-up included",
         _cost("spu-2024", lambda cost: cost.gigabytes), form="exact",
+    ),
+    "gigabytes_blocks": Statistic(
+        "GB, spu-2024, attention by blocks of 64", "the same with attention_block=64",
+        lambda record: mpc.simulate(
+            record.spec, stack="spu-2024", attention_block=64, **PUBLIC
+        ).comm_bytes / 1e9,
+        form="exact",
     ),
     "gigabytes_approximate": Statistic(
         "GB, aero-approximate",

@@ -99,7 +99,9 @@ class AeroModel(AeroPreTrainedModel):
         )
         self.gates = None
         if config.gated_parts is not None:
-            self.gates = Gates(config.gated_parts, spec.num_heads, spec.num_layers)
+            self.gates = Gates(
+                config.gated_parts, spec.num_heads, spec.num_layers, spec.context_length
+            )
         self.rotary_dim = int(spec.rotary_fraction * spec.head_dim)
         self.context_length = spec.context_length
         self.gradient_checkpointing = False

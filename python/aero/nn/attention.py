@@ -69,6 +69,7 @@ def causal_attention(
     scale: float | None = None,
     dropout_p: float = 0.0,
     window: int = 0,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention as a decoder calls it: causal unless a mask decides which keys are visible.
 
@@ -82,6 +83,7 @@ def causal_attention(
         scale: of the scores; default ``1 / sqrt(D)``.
         dropout_p: of the attention weights; the entropies are those without it.
         window: how many keys a query sees without a mask, its own included; 0: all.
+        bias: added to the scores, broadcastable to [B, H, T, S].
 
     Returns:
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
@@ -100,6 +102,7 @@ def causal_attention(
         scale=scale,
         dropout_p=dropout_p,
         window=(window - 1, 0) if window and mask is None else None,
+        bias=None if bias is None else bias[..., : key.shape[2]],
     )
     return output, entropy
 
@@ -203,6 +206,7 @@ class CausalSelfAttention(Scales):
             projected = self.c_attn(inputs).split(self.num_heads * self.head_dim, dim=-1)
         query, key, value = (_split_heads(part, self.num_heads) for part in projected)
         query, key, value = _place(query, key, value, context, self.layer_index)
+        gates = context.gates
         output, entropy = causal_attention(
             query,
             key,
@@ -211,9 +215,12 @@ class CausalSelfAttention(Scales):
             temperature=_temperatures(self.temperature, context, inputs.shape[1]),
             dropout_p=self.attention_dropout if self.training else 0.0,
             window=context.window,
+            bias=None
+            if gates is None
+            else gates.on_scores(query.shape[2], key.shape[2], context.num_cached),
         )
-        if context.gates is not None:
-            output = context.gates.on_heads(output)
+        if gates is not None:
+            output = gates.on_heads(output)
         return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
 
 

@@ -31,7 +31,7 @@ def recipe(corpus):
     """Gates of all parts, of which only so dear a price leaves next to nothing."""
     settings = [
         f"selection.byte_weight={WEIGHT}",
-        "selection.parts=heads+ffns+activation",
+        "selection.parts=heads+ffns+activation+windows",
         "selection.gate_rate=20",
         "logging.every_steps=1",
         "logging.entropy_every_steps=1",
@@ -47,15 +47,16 @@ def run(recipe, cache_dir, tmp_path_factory):
 
 
 def gates_by_step(folder):
-    """Step -> all its gates, heads first, then FFNs, then the activation."""
-    names = ("gate_heads", "gate_ffns", "gate_activation")
+    """Step -> all its gates, heads first, then FFNs, the activation and windows."""
+    names = ("gate_heads", "gate_ffns", "gate_activation", "gate_windows")
     lines = [line for line in metrics(folder) if line["kind"] == "entropy"]
     return {line["step"]: [line["learned"][name] for name in names] for line in lines}
 
 
 def test_gates_wait_learn_within_0_and_1_and_end_at_an_end(run):
     found = gates_by_step(run)
-    assert all(gates == [[1.0] * 2, [1.0] * 2, [1.0]] for step, gates in found.items() if step <= 4)
+    ones = [[1.0] * count for count in (2, 2, 1, 7)]
+    assert all(gates == ones for step, gates in found.items() if step <= 4)
     between = {
         value
         for step, parts in found.items()
@@ -71,9 +72,12 @@ def test_gates_wait_learn_within_0_and_1_and_end_at_an_end(run):
 
 
 def test_the_loss_has_the_weighted_share_of_the_bytes_that_gates_keep(run):
-    whole = mpc.simulate(LABEL, model="tiny", context_length=32, vocab_size=320).comm_bytes
+    blocks = {"attention_block": 16}  # half of the context, for the windows
+    whole = mpc.simulate(
+        LABEL, model="tiny", context_length=32, vocab_size=320, **blocks
+    ).comm_bytes
     info = json.loads((run.path / "run.json").read_text())
-    left = mpc.simulate(read_run(run.path).spec).comm_bytes
+    left = mpc.simulate(read_run(run.path).spec, **blocks).comm_bytes
     assert info["spec"]["num_pruned_ffns"] == 2
     assert left < 0.8 * whole
     for line in metrics(run):
@@ -161,7 +165,7 @@ def test_what_cannot_be_chosen_is_refused_before_the_corpus(recipe, cache_dir, t
     with pytest.raises(TrainingError, match=r"selection\.start_fraction must be <"):
         Recipe(selection=SelectionSection(start_fraction=0.7))
     with pytest.raises(TrainingError, match=r"selection\.parts must be one of heads"):
-        Recipe(selection=SelectionSection(parts="windows"))
+        Recipe(selection=SelectionSection(parts="width"))
 
 
 def test_the_largest_head_stays_where_all_gates_fall(recipe):
@@ -170,7 +174,7 @@ def test_the_largest_head_stays_where_all_gates_fall(recipe):
     from aero.nn.gates import Gates
     from aero.train.selection import BytePenalty
 
-    gates = Gates(["heads"], 3, 2)
+    gates = Gates(["heads"], 3, 2, 32)
     with torch.no_grad():
         gates.heads.copy_(torch.tensor([0.1, 0.3, -2.0]))
     penalty = BytePenalty(None, gates, 1.0, 0.2, 0.5)

@@ -7,6 +7,7 @@ both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from aero.internals.errors import TrainingError
@@ -69,6 +70,9 @@ _MOST_TOKENS = 10**15
 _MOST_STEPS = 10**12
 # Of a step or a batch, which must fit into memory.
 _MOST_TOKENS_AT_ONCE = 10**10
+# What may have gates, one or more at once.
+_PARTS = ("heads", "ffns", "activation", "windows")
+_GATED = [some for n in range(len(_PARTS)) for some in combinations(_PARTS, n + 1)]
 # The values that ArchitectureSpec accepts.
 _MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_VOCABULARY = 4096, 1 << 16, 1 << 24, 1 << 28
 
@@ -112,8 +116,7 @@ class ModelSection:
         tied_embeddings: whether the head shares the embedding matrix.
         window: how many tokens a query sees, itself and those before it; 0: all.
         final_norm: the normalization before the head.
-        initializer_range: standard deviation of the weights; residual projections use
-            initializer_range / sqrt(2 L).
+        initializer_range: standard deviation of weights, over sqrt(2 L) in residual projections.
         embedding_scale: the factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d),
             or `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm
             would.
@@ -195,8 +198,7 @@ class RegularizationSection:
             `authors_code` (0.20), the two published values.
         temperature_init: where every temperature starts.
         temperature_parametrization: `identity`, or `log` (cannot cross zero).
-        thresholds: of the heads: those of their own `layer`, or those of the first layer,
-            `shared` by all, as the code of arXiv 2501.03489 applies them.
+        thresholds: of their own `layer`, or the first layer's, `shared` as in arXiv 2501.03489.
         threshold_init: where every head threshold starts, as a share of the maximum entropy.
         max_entropy: `log_context` (log T) or `log_visible` (log of the keys a row can see).
         reduction: `position_sum`, as the paper's listing, or `query_mean`, as its Algorithm 1.
@@ -229,8 +231,7 @@ class TrainingSection:
         tokens: the budget of the whole run; the number of steps is tokens / tokens_per_step.
         tokens_per_step: tokens of a step over all processes and micro-batches; a multiple of the
             context length.
-        micro_batch_tokens: the most that one process takes through the network at once; null is
-            no limit.
+        micro_batch_tokens: the most that a process takes through the network at once; null: any.
         precision: `float32`, or autocast in `bfloat16`, or on a GPU in `float16` with loss scaling,
             which leaves out and counts steps that overflow. The last evaluation is in float32.
         nan_policy: after a non-finite loss or gradient: `stop`, `skip` the step, or `continue`.
@@ -262,8 +263,7 @@ class AnnealingSection:
         schedule: the way a rises: `linear` or `cosine` (slow at both ends); `none` cuts the parts
             out before the first step.
         start_fraction: share of the steps before a rises.
-        end_fraction: share of the steps after which a is 1; the rest trains the network as it is
-            at the end.
+        end_fraction: share of the steps after which a is 1; the rest trains the final network.
     """
 
     schedule: str = _word("linear", "none", "linear", "cosine")
@@ -283,7 +283,7 @@ class SelectionSection:
     Attributes:
         byte_weight: of the private bytes of the whole network, in the loss; 0 chooses nothing.
         parts: what has gates: `heads` (those of one number in all layers together), `ffns` (each
-            layer's own), the one `activation`, or some of them.
+            layer's own), the one `activation`, the `windows`, or some of them in this order.
         stack: the stack whose bytes count, as `aero cost` names them.
         gate_rate: the learning rate of gates over `learning_rate`.
         start_fraction: share of the steps before gates learn; they are 1 until then.
@@ -292,10 +292,7 @@ class SelectionSection:
     """
 
     byte_weight: float = _number(0.0, "nats per token", 0.0, 1e6)
-    parts: str = _word(
-        "heads+ffns", "heads", "ffns", "activation", "heads+ffns", "heads+activation",
-        "ffns+activation", "heads+ffns+activation",
-    )  # fmt: skip
+    parts: str = _word("heads+ffns", *map("+".join, _GATED))
     stack: str = "spu-2024"
     gate_rate: float = _number(10.0, "factor", 0.0, 1e6)
     start_fraction: float = _number(0.2, "share of the steps", 0.0, 1.0)
