@@ -27,10 +27,6 @@ _OWNERS = {"gpt2": ("openai", "openai-community"), "pythia": ("eleutherai",)}
 _DESCRIPTION, _FORMAT, _VERSION = "network.json", "aero-network", 2
 _CONFIGURATION = "config.json"
 _ADAPTERS = "qkv/proj, ffn: adapters are priced as merged into the weights (merge_and_unload())"
-_WINDOW = (
-    "softmax: scores outside the window are computed and masked, as SPU does; no stack here skips "
-    "them"
-)
 
 
 def is_folder(given: object) -> bool:
@@ -258,9 +254,6 @@ def _priced(
     core = _core.Network(operations, length)  # checks the operations
     every = [*_flat(operations)]
     functions = {one.get("function") for one in every}
-    notes = [*unpriced]
-    if any(one["op"] == "softmax" and 0 < one["window"] < length for one in every):
-        notes.append(_WINDOW)
 
     def largest(op: str, field: str) -> int:
         return max((one[field] for one in every if one["op"] == op), default=0)
@@ -282,7 +275,10 @@ def _priced(
         core=core,
         exact_gelu="gelu_erf" in functions,
         silu="silu" in functions,
-        notes=tuple(notes),
+        window=min(
+            (one["window"] for one in every if one["op"] == "softmax" and one["window"]), default=0
+        ),
+        notes=unpriced,
         causal=not fixed and all(one["op"] != "pool" and one.get("causal", True) for one in every),
         positions=positions,
     )

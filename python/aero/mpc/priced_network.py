@@ -37,6 +37,9 @@ EXACT_GELU = (
     "act: the exact GELU is x/2 (1 + erf(x/sqrt(2))), as `aero private` computes it; gelu=erfc "
     "prices jax.nn.gelu, gelu=tanh the tanh form"
 )
+_WINDOW = (
+    "softmax: scores outside the window are computed and masked; attention_block=64 skips most"
+)
 _SILU = {
     "tanh": "act: SiLU is x/2 (1 + tanh(x/2)), as `aero private` computes it; silu=logistic prices "
     "jax.nn.silu",
@@ -57,6 +60,7 @@ class PricedNetwork:
         exact_gelu: Its GELU is the exact one, which decides the stack's field `gelu`, unless the
             user or a kernel of the stack does.
         silu: It has SiLU, whose form the stack's field `silu` decides.
+        window: The least number of tokens that a layer's queries see; 0: all.
         notes: What its price leaves out or takes for granted, whatever the stack.
         positions: How many positions the model has; None where any number is as good.
         causal: Every token sees earlier ones only and has logits, as generation needs.
@@ -68,6 +72,7 @@ class PricedNetwork:
     spec: ArchitectureSpec | None = None
     exact_gelu: bool = False
     silu: bool = False
+    window: int = 0
     notes: tuple[str, ...] = ()
     positions: int | None = None
     causal: bool = True
@@ -83,6 +88,7 @@ class PricedNetwork:
             core=_core.describe(spec, exact_gelu=exact_gelu),
             spec=spec,
             exact_gelu=exact_gelu,
+            window=spec.window,
             positions=positions_of(preset),
         )
 
@@ -101,6 +107,8 @@ class PricedNetwork:
             found += {"erf": [EXACT_GELU], "tanh": [OTHER_GELU]}.get(str(fields["gelu"]), [])
         elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
             found.append(OTHER_GELU)
+        if 0 < self.window < keys and not fields["attention_block"]:
+            found.append(_WINDOW)
         if self.silu:
             found.append(_SILU[str(fields["silu"])])
         return tuple(found)

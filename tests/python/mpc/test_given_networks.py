@@ -277,6 +277,10 @@ def test_what_a_price_leaves_out_is_said_of_it(tmp_path: Path) -> None:
     windowed = MistralConfig(**GROUPED, sliding_window=5)
     assert any("window" in words for words in mpc.simulate(windowed).notes)
     assert not any("window" in words for words in mpc.simulate(windowed, context_length=5).notes)
+    blocks = mpc.simulate(windowed, attention_block=4).notes
+    assert not any("window" in words for words in blocks)
+    own = mpc.simulate("SM", model="tiny", window=5)
+    assert any("window" in words for words in own.notes)
     beyond = mpc.simulate(windowed, context_length=33).notes
     assert any("32 positions" in words for words in beyond)
     answerer = configuration("bert").to_dict() | {"architectures": ["BertForQuestionAnswering"]}

@@ -24,7 +24,6 @@ SETTINGS = {
     "changed": PrivateSettings(
         fold_score_scale=True, client_one_hot=True, last_token_head=True, exp_clip=False
     ),
-    "in blocks": PrivateSettings(attention_block=4),
 }
 
 
@@ -43,6 +42,9 @@ def in_passes(network, settings, passes):
     return value[0, -1]
 
 
+# Beside these, where attention has every form: once in each family.
+IN_BLOCKS = PrivateSettings(attention_block=4)
+ATTEND_BY_BLOCKS = ("attention", "bloom", "mistral", "gpt2", "delayed")
 OWN = 13
 
 
@@ -55,7 +57,8 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
     network = read_network(folder)
     tokens = np.random.default_rng(0).integers(0, 256, 19)
     expected = numpy_forward(network, [tokens])[0]
-    for name, settings in SETTINGS.items():
+    blocks = {"in blocks": IN_BLOCKS} if folder.name.startswith(ATTEND_BY_BLOCKS) else {}
+    for name, settings in {**SETTINGS, **blocks}.items():
         logits, token = forward(network_pieces(network, settings), tokens)
         rows = expected[-1:] if settings.last_token_head else expected
         assert logits.shape == rows.shape

@@ -67,7 +67,9 @@ def exports(folder):
         write_network(whole(form), folder / f"attention, {form}")
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
     kinds = (others, foreign, functions, ATTENTION)
-    return 3 * (len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1)
+    every = len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1
+    by_blocks = len(LABELS) + len(ATTENTION) + len(("bloom", "mistral", "delayed"))
+    return 2 * every + by_blocks
 
 
 def delayed(network):
