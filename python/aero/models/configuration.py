@@ -106,9 +106,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             with the word exact or inexact; None for networks that were not converted.
         annealed_from: of a network in the middle of an annealing, `norm`, `final_norm` and `ffn` of
             its origin (`aero.conversion.begin_annealing`); `spec` is the network after it.
-        gated_parts: of a network in the middle of a training that chooses parts by their private
-            bytes, those of ``"heads"``, ``"ffns"``, ``"activation"`` and ``"windows"`` that have
-            gates; `spec` is the network with all of them.
+        gated_parts: of a network whose training chooses parts by their private bytes, what has
+            gates of `aero.nn.gates.GATED_PARTS`; `spec` is the network with all of them.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
             statistics (`DistributedDataParallel` keeps the running ones of the first process), or
             ``"synchronized"``, those of all processes together.
@@ -326,9 +325,8 @@ def gate_obstacle(spec: ArchitectureSpec, parts: Collection[str]) -> str | None:
         return "a network with all its FFNs; leave _iN out of the label"
     if "activation" in parts and spec.ffn not in ("gelu", "relu"):
         return "the activation gelu or relu"
-    step = window_step(spec.context_length)
-    fits = spec.convolution_taps <= step < spec.context_length
-    if "windows" in parts and (spec.window or not fits):
+    step, taps = window_step(spec.context_length), spec.convolution_taps
+    if "windows" in parts and (spec.window or not taps <= step < spec.context_length):
         return "a network without a window, whose context has eight times the taps or more"
     return None
 

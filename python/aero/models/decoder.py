@@ -175,8 +175,7 @@ class AeroModel(AeroPreTrainedModel):
         keys = None
         if output_visible_keys:
             num_keys = context.first_position + stream.shape[1]
-            window = 0 if context.mask is not None else context.window
-            call = AttentionCall(context.mask, num_keys, window)
+            call = AttentionCall(context.mask, num_keys, context.window)
             calls = [call] * len(entropies)
             keys = keys_by_layer("AeroModel", calls, entropies, attention_mask)
         return AeroModelOutput(
@@ -256,7 +255,11 @@ class AeroModel(AeroPreTrainedModel):
             rotary = rotary_tables(ids, self.rotary_dim, base=self.config.rotary_base)
         window = self.config.window
         if mask is not None and window:
-            mask = within_window(cast("Tensor", mask), window, num_cached)
+            mask, window = within_window(cast("Tensor", mask), window, num_cached), 0
+        bias = None
+        if self.gates is not None:
+            num_keys = first_position + num_tokens if mask is None else mask.shape[-1]
+            bias = self.gates.on_scores(num_tokens, num_keys, num_cached)
         return SequenceContext(
             mask=cast("Tensor | None", mask),
             token_mask=token_mask,
@@ -267,6 +270,7 @@ class AeroModel(AeroPreTrainedModel):
             num_cached=num_cached,
             negative_slope=self.negative_slope,
             gates=self.gates,
+            bias=bias,
             window=window,
         )
 

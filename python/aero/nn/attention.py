@@ -35,7 +35,8 @@ class SequenceContext:
     """The facts about the sequences of one forward that all layers share.
 
     Attributes:
-        mask: [B or 1, H or 1, T, S] boolean, True where a query sees a key; None means causal.
+        mask: [B or 1, H or 1, T, S] boolean, True where a query sees a key; None means causal,
+            within the window.
         token_mask: [B, T] boolean, False for padding tokens; None when there are none.
         position_ids: [B, T] or [1, T] integers; None for consecutive ones from `first_position`.
         first_position: position of the first query when `position_ids` is None.
@@ -44,7 +45,8 @@ class SequenceContext:
         negative_slope: the network's leaky ReLU slope, [1], where it has one for all layers.
         num_cached: how many keys the cache held before this call.
         gates: on parts of the network, in a training that chooses among them; None without.
-        window: how many keys a query sees where `mask` is None, its own included; 0: all.
+        bias: added to the scores, broadcastable to [B, H, T, S]; None without.
+        window: how many keys a query sees, its own included; 0: all, or what the mask says.
     """
 
     mask: Tensor | None = None
@@ -56,6 +58,7 @@ class SequenceContext:
     negative_slope: Tensor | None = None
     num_cached: int | Tensor = 0
     gates: Gates | None = None
+    bias: Tensor | None = None
     window: int = 0
 
 
@@ -63,13 +66,11 @@ def causal_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    context: SequenceContext,
     *,
-    mask: Tensor | None = None,
     temperature: Tensor | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
-    window: int = 0,
-    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention as a decoder calls it: causal unless a mask decides which keys are visible.
 
@@ -77,20 +78,19 @@ def causal_attention(
         query: [B, H, T, D].
         key: [B, H, S, D].
         value: [B, H, S, D].
-        mask: boolean, broadcastable to [B, H, T, S], causality included. Without one and with
-            S > T > 1 the keys beyond T are the unwritten rest of a preallocated cache.
+        context: its mask, bias and window. Without a mask and with S > T > 1 the keys beyond T are
+            the unwritten rest of a preallocated cache.
         temperature: as in `aero.ops.attention_entropy`.
         scale: of the scores; default ``1 / sqrt(D)``.
         dropout_p: of the attention weights; the entropies are those without it.
-        window: how many keys a query sees without a mask, its own included; 0: all.
-        bias: added to the scores, broadcastable to [B, H, T, S].
 
     Returns:
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
     """
+    mask, window = context.mask, context.window
     key, value = written_keys(key, value, query.shape[2], mask)
     if recording.calls is not None:
-        recording.calls.append(AttentionCall(mask, key.shape[2], 0 if mask is not None else window))
+        recording.calls.append(AttentionCall(mask, key.shape[2], window))
     attended = attend if isinstance(mask, PackedMask) else ops.attention_entropy
     output, entropy, _ = attended(
         query,
@@ -101,8 +101,8 @@ def causal_attention(
         is_causal=mask is None,
         scale=scale,
         dropout_p=dropout_p,
-        window=(window - 1, 0) if window and mask is None else None,
-        bias=None if bias is None else bias[..., : key.shape[2]],
+        window=(window - 1, 0) if window else None,
+        bias=context.bias,
     )
     return output, entropy
 
@@ -206,21 +206,16 @@ class CausalSelfAttention(Scales):
             projected = self.c_attn(inputs).split(self.num_heads * self.head_dim, dim=-1)
         query, key, value = (_split_heads(part, self.num_heads) for part in projected)
         query, key, value = _place(query, key, value, context, self.layer_index)
-        gates = context.gates
         output, entropy = causal_attention(
             query,
             key,
             value,
-            mask=context.mask,
+            context,
             temperature=_temperatures(self.temperature, context, inputs.shape[1]),
             dropout_p=self.attention_dropout if self.training else 0.0,
-            window=context.window,
-            bias=None
-            if gates is None
-            else gates.on_scores(query.shape[2], key.shape[2], context.num_cached),
         )
-        if gates is not None:
-            output = gates.on_heads(output)
+        if context.gates is not None:
+            output = context.gates.on_heads(output)
         return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
 
 
@@ -300,7 +295,7 @@ class ShapedSelfAttention(Scales):
             query,
             key,
             value.to(query.dtype),
-            mask=context.mask,
+            context,
             temperature=_temperatures(self.temperature, context, num_queries),
             scale=1 / math.sqrt(self.head_dim),
         )

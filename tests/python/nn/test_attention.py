@@ -50,15 +50,17 @@ def test_equal_scores_have_the_entropy_of_the_visible_keys():
 
 def test_the_unwritten_end_of_a_preallocated_cache_is_not_seen():
     query, key, value = (torch.randn(B, H, length, 4) for length in (T, T + 5, T + 5))
-    output, entropy = causal_attention(query, key, value)
-    expected, expected_entropy = causal_attention(query, key[:, :, :T], value[:, :, :T])
+    output, entropy = causal_attention(query, key, value, SequenceContext())
+    expected, expected_entropy = causal_attention(
+        query, key[:, :, :T], value[:, :, :T], SequenceContext()
+    )
     assert torch.equal(output, expected)
     assert torch.equal(entropy, expected_entropy)
 
 
 def test_one_query_sees_every_cached_key():
     query, key = torch.zeros(B, H, 1, 4), torch.randn(B, H, T, 4)
-    output, _ = causal_attention(query, key, key)
+    output, _ = causal_attention(query, key, key, SequenceContext())
     torch.testing.assert_close(output, key.mean(dim=2, keepdim=True))
 
 

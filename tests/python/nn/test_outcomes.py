@@ -115,7 +115,9 @@ def test_a_mask_decides_over_a_preallocated_cache():
     query, key, value = torch.randn(3, 2, 2, 7, 4)
     mask = torch.zeros(2, 1, 3, 7, dtype=torch.bool)
     mask[..., 4:] = True
-    output, entropy = causal_attention(query[:, :, :3], key, value, mask=mask, scale=0.25)
+    output, entropy = causal_attention(
+        query[:, :, :3], key, value, SequenceContext(mask=mask), scale=0.25
+    )
     weights = (query[:, :, :3] @ key[:, :, 4:].mT * 0.25).softmax(-1)
     torch.testing.assert_close(output, weights @ value[:, :, 4:])
     torch.testing.assert_close(entropy, -torch.xlogy(weights, weights).sum(-1))
