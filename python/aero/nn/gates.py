@@ -75,11 +75,13 @@ class Gates(Scales):
         if gates is None:
             return None
         queries = num_cached + torch.arange(num_queries, device=gates.device)[:, None]
-        distance = (queries - torch.arange(num_keys, device=gates.device)).clamp(min=0)
-        shares = torch.cat([gates.new_ones(1), gates.cumprod(0)]).float()
+        distance = queries - torch.arange(num_keys, device=gates.device)
         # Gates stay finite at 0, where nothing can come back through them.
-        logarithms = torch.where(shares > 0, shares.clamp(min=1e-30).log(), -torch.inf)
-        return logarithms[(distance // self.window_step).clamp(max=len(gates))][None, None]
+        logarithms = torch.where(gates > 0, gates.clamp(min=1e-30).log(), -torch.inf).float()
+        added = torch.zeros_like(distance, dtype=torch.float32)
+        for number, logarithm in enumerate(logarithms, start=1):
+            added = added + torch.where(distance >= number * self.window_step, logarithm, 0.0)
+        return added[None, None]
 
     def on_ffn(self, stream: Tensor, fed: Tensor, layer_index: int) -> Tensor:
         """The stream before a feed-forward at a gate of 0, after it at 1, [B, T, C]."""

@@ -7,6 +7,7 @@ from transformers import DynamicCache, StaticCache
 
 import aero
 from aero.architecture import ArchitectureSpec, size_names
+from aero.conversion.selecting import with_gates
 from aero.models import AeroConfig
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
@@ -145,3 +146,15 @@ def test_a_conversion_keeps_the_window():
 def test_windows_that_no_network_can_have_are_refused(label, window):
     with pytest.raises(ValueError, match="window"):
         AeroConfig.from_label(label, model="tiny", window=window)
+
+
+def test_it_compiles_in_one_piece_with_gates_on_windows_too():
+    torch.manual_seed(0)
+    ids = tokens(2, 32)
+    own = aero.AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny", window=WINDOW))
+    whole = aero.AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
+    for model in (own.train(), with_gates(whole, ["windows"]).train()):
+        compiled = torch.compile(model, fullgraph=True)(ids, labels=ids).loss
+        compiled.backward()
+        assert compiled.item() == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-5)
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
