@@ -29,12 +29,14 @@ _PROTOCOL_FIELDS: dict[str, dict[str, FieldValue]] = {
 }
 
 
-def private_fields(stack: str = PRIVATE_STACK) -> dict[str, FieldValue]:
+def private_fields(stack: str = PRIVATE_STACK, *, next_token: bool = True) -> dict[str, FieldValue]:
     """The fields in which commands of `aero private` differ from the stack of their protocol.
 
-    Among them are the weights that are secret there.
+    Among them are the weights that are secret there. Without `next_token`, as of a classifier or an
+    encoder, the head computes every position.
     """
-    return {**_PRIVATE_FIELDS, **_PROTOCOL_FIELDS.get(stack, {})}
+    found = {**_PRIVATE_FIELDS, **_PROTOCOL_FIELDS.get(stack, {})}
+    return found if next_token else found | {"last_token_head": False}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
+from aero.mpc.own_networks import predicts_next
 from aero.mpc.priced_network import lowerings_of, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
@@ -57,14 +58,13 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
         network, _ = network_and_fields(
             given, model, **sizes, stack=stack_description(stack), overrides={}
         )
+        fields = private_fields(stack, next_token=predicts_next(network.core.operations))
         later = None
         if network.causal:
-            made = simulate_generation(
-                given, new_tokens=2, stack=stack, **private_fields(stack) | keywords
-            )
+            made = simulate_generation(given, new_tokens=2, stack=stack, **fields | keywords)
             first, later = made.prefill, made.token_report(1)
         else:  # an encoder, or a classifier: one pass
-            first = simulate(given, stack=stack, **keywords)
+            first = simulate(given, stack=stack, **fields | keywords)
         operations = (
             described_spec(network.spec) if network.spec is not None
             else {"operations": network.core.operations}

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tests.python.mpc.cost_command import LINK, TINY, run
+from tests.python.mpc.given_configurations import BERT, GPT2, T5, VIT
 
 from aero import mpc
 from aero.mpc.generation import private_fields
@@ -43,6 +44,16 @@ def test_spu_is_timed_as_aero_private_chat_computes_on_it() -> None:
     chat = mpc.simulate_generation("SM+LN+G", new_tokens=2, **TINY)
     assert spu.later is not None
     assert (spu.first.total, spu.later.total) == chat.per_token
+
+
+def test_networks_of_one_pass_are_priced_with_the_settings_of_private_runs_too() -> None:
+    classifier = GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}
+    for config, one_head in ((BERT, False), (VIT, False), (classifier, False), (T5, True)):
+        for one in passes(config):
+            fields = {**private_fields(one.stack), "last_token_head": one_head}
+            assert one.later is None
+            assert one.first.total == mpc.simulate(config, stack=one.stack, **fields).total
+            assert one.first.stack_fields["client_one_hot"]
 
 
 def test_where_names_who_wins_in_seconds_dollars_and_bytes() -> None:
