@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import AsJson, Compute, Label, Model, Vocabulary, put
+from aero.cli.arguments import AsJson, Label, Model, Vocabulary, put
 from aero.cli.errors import one_line_errors
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Rtt = Annotated[float, typer.Option(help="Round trip, milliseconds.", min=0, max=3.6e6)]
 Mbps = Annotated[float, typer.Option(help="Each direction, 1e6 bit/s.", min=1e-3, max=1e6)]
+Machines = Annotated[
+    str, typer.Option(help="paper-testbed, spu-epyc or none, with changes: 'spu-epyc,threads=8'.")
+]
 Length = Annotated[int | None, typer.Option(help="T, tokens.", min=1, max=1 << 24)]
 
 
@@ -32,7 +35,7 @@ def advise(
     context_length: Length = None,
     vocab_size: Vocabulary = None,
     stack: Annotated[str, typer.Option(help="What runs now.")] = "spu-0.9.5",
-    compute: Compute = "spu-epyc",
+    compute: Machines = "spu-epyc",
     as_json: AsJson = False,
 ) -> None:
     """Lists what saves most, and ends in a configuration.
@@ -103,7 +106,7 @@ def where(
     model: Model = "gpt2",
     context_length: Length = None,
     vocab_size: Vocabulary = None,
-    compute: Compute = "spu-epyc",
+    compute: Machines = "spu-epyc",
     dollars: Annotated[
         Path | None, typer.Option(help="YAML table like python/aero/data/dollars.yaml.")
     ] = None,

@@ -43,7 +43,7 @@ def show(
     stack: StackName = "spu-2024",
     set_: Settings = None,
     network: Network = None,
-    compute: Compute = "paper-testbed",
+    compute: Compute = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     html: Html = None,
@@ -78,7 +78,7 @@ def compare(
         typer.Option(metavar="FIELD=VALUE", help="Of the second network, besides --set."),
     ] = None,
     network: Network = None,
-    compute: Compute = "paper-testbed",
+    compute: Compute = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     html: Html = None,
@@ -103,7 +103,7 @@ def schedule(
     stack: StackName = "spu-2024",
     set_: Settings = None,
     network: Annotated[str, typer.Option(help=NETWORKS)] = "paper-testbed",
-    compute: Annotated[str, typer.Option(help=COMPUTE)] = "paper-testbed",
+    compute: Annotated[str | None, typer.Option(help=COMPUTE)] = None,
     overlap: Annotated[
         bool, typer.Option(help="Operations, computing and sending overlap.")
     ] = True,
@@ -190,13 +190,17 @@ def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
             raise ValueError(f"--what-if must be PART=TIMES, got {text!r}") from None
 
 
-def _advise_padding(label: str, given: dict[str, Any], network: str | None, compute: str) -> None:
+def _advise_padding(
+    label: str, given: dict[str, Any], network: str | None, compute: str | None
+) -> None:
     """Says, beside the output, at which longer contexts a pass sends less, or takes less time."""
     from aero import mpc
+    from aero.mpc.described_stacks import default_compute
     from aero.mpc.padding import cheaper_lengths
     from aero.mpc.simulation import network_on
 
-    priced, _, stack = network_on(label, **given)
+    priced, described, stack = network_on(label, **given)
+    compute = compute or default_compute(described)
     link = None if network is None else mpc.network_profile(network)
     for one in cheaper_lengths(priced, stack, link, mpc.compute_profile(compute)):
         note(f"advice: {one.text}")

@@ -83,7 +83,7 @@ def generate(
     ] = None,
     set_: Settings = None,
     network: Network = None,
-    compute: Compute = "paper-testbed",
+    compute: Compute = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     html: Html = None,
@@ -134,7 +134,7 @@ def sweep(
     network: Annotated[
         list[str] | None, typer.Option(help=f"Also the time on: {NETWORKS} May be repeated.")
     ] = None,
-    compute: Compute = "paper-testbed",
+    compute: Compute = None,
     model: Model = "gpt2",
     pareto: Annotated[
         list[str] | None,
@@ -158,16 +158,18 @@ def sweep(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
+        from aero.mpc.described_stacks import default_compute
         from aero.report import to_csv, to_text
 
         check_machines(network, compute)
+        stacks = stack or ("spu-2024",)
         found = mpc.sweep(
             label or (),
             runs=runs or (),
             model=model,
-            stacks=stack or ("spu-2024",),
+            stacks=stacks,
             networks=network or (),
-            compute=compute,
+            compute=compute or default_compute(*stacks),
             skip=skip,
             **value_lists(set_),
         )
@@ -241,7 +243,7 @@ def _size(text: str) -> tuple[int, int | None]:
         raise ValueError(f"--size must be T or T:V in tokens, got {text!r}") from None
 
 
-def _timed(found: GenerationReport, network: str | None, compute: str) -> dict[str, Any]:
+def _timed(found: GenerationReport, network: str | None, compute: str | None) -> dict[str, Any]:
     if network is None:
         return {}
     seconds = found.seconds_per_token(network, compute)

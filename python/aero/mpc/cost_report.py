@@ -8,7 +8,7 @@ from typing import Any
 
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
-from aero.mpc.described_stacks import StackDescription
+from aero.mpc.described_stacks import StackDescription, default_compute
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import (
     SIZES,
@@ -24,7 +24,7 @@ from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, n
 from aero.tables import in_units
 
 Network = str | NetworkProfile | None
-Compute = str | ComputeProfile
+Compute = str | ComputeProfile | None
 _NAMES = ("first", "second")  # of a comparison
 
 
@@ -124,7 +124,7 @@ class CostReport:
     def latency(
         self,
         network: str | NetworkProfile = "paper-testbed",
-        compute: str | ComputeProfile = "paper-testbed",
+        compute: Compute = None,
     ) -> Latency:
         """Returns how long the forward pass takes on a network and two machines.
 
@@ -134,7 +134,9 @@ class CostReport:
             network: A profile, a name of `network_names()`, or a name with changes:
                 "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
             compute: A profile, a name of `compute_names()`, or a name with changes:
-                "paper-testbed,threads=8"; "none" leaves the network alone.
+                "paper-testbed,threads=8"; "none" leaves the network alone. Default:
+                `paper-testbed`, and on stacks of shares, such as `spu-semi2k`, `spu-epyc`, which
+                alone has their rates.
 
         Raises:
             ValueError: Names the field and its range.
@@ -149,13 +151,13 @@ class CostReport:
             self.label,
             self.operations,
             network_profile(network),
-            compute_profile(compute),
+            compute_profile(compute or default_compute(self.description)),
         )
 
     def to_dict(
         self,
         network: str | NetworkProfile | None = None,
-        compute: str | ComputeProfile = "paper-testbed",
+        compute: Compute = None,
     ) -> dict[str, Any]:
         """Returns everything ready for JSON; with a network also its `latency`."""
         timed = {} if network is None else self.latency(network, compute).to_dict()
@@ -227,14 +229,13 @@ class CostComparison:
         """Bytes of the first over bytes of the second: how many times less the second sends."""
         return self.first.comm_bytes / self.second.comm_bytes
 
-    def rows(
-        self, network: Network = None, compute: Compute = "paper-testbed"
-    ) -> list[dict[str, Any]]:
+    def rows(self, network: Network = None, compute: Compute = None) -> list[dict[str, Any]]:
         """One mapping per part that occurs in either, and the total; absent parts count 0.
 
         Args:
             network: Adds seconds on this network; as of `CostReport.latency`.
-            compute: The machines behind them.
+            compute: The machines behind them; default: `spu-epyc` for both if one is a stack of
+                shares, as of `CostReport.latency`.
         """
         times = self.times(network, compute)
         kinds = dict.fromkeys([*self.first.by_kind, *self.second.by_kind])
@@ -262,9 +263,7 @@ class CostComparison:
         )
         return first, second
 
-    def to_dict(
-        self, network: Network = None, compute: Compute = "paper-testbed"
-    ) -> dict[str, Any]:
+    def to_dict(self, network: Network = None, compute: Compute = None) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         first, second = self.names()
         found = {"first": first, "second": second, "ratio": self.ratio}
@@ -290,9 +289,7 @@ class CostComparison:
         said = () if self.trust else different_trust(trust)
         return (*said, *words, *_of_relu_alone(*both), *_of_relu_alone(*reversed(both)))
 
-    def unchecked(
-        self, network: Network = None, compute: Compute = "paper-testbed"
-    ) -> tuple[str, ...]:
+    def unchecked(self, network: Network = None, compute: Compute = None) -> tuple[str, ...]:
         """What no publication or measurement confirms, with the network that it is said of."""
         times = self.times(network, compute) or (None, None)
         pairs = zip((self.first, self.second), times, strict=True)
@@ -307,7 +304,9 @@ class CostComparison:
         """Both timed on a network; None without one."""
         if network is None:
             return None
-        return self.first.latency(network, compute), self.second.latency(network, compute)
+        both = self.first, self.second
+        compute = compute or default_compute(*(report.description for report in both))
+        return both[0].latency(network, compute), both[1].latency(network, compute)
 
 
 def words_of(report: CostReport, timed: Latency | None = None) -> dict[str, Any]:

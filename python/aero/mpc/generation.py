@@ -99,7 +99,7 @@ class GenerationReport:
     def seconds_per_token(
         self,
         network: str | NetworkProfile = "paper-testbed",
-        compute: str | ComputeProfile = "paper-testbed",
+        compute: str | ComputeProfile | None = None,
     ) -> tuple[float, ...]:
         """Closed-form time of each token's pass; see `CostReport.latency`."""
         return tuple(

@@ -37,7 +37,7 @@ _TITLES = {"comm_gb": "GB of both parties", "rounds": "rounds", "perplexity": "p
 _MOST_TOKENS = 200
 
 
-def to_html(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
+def to_html(found: Any, network: Network = None, compute: Compute = None) -> str:
     """Returns a result of `aero.mpc` as a page of its own that loads nothing.
 
     A `CostReport` or two in a `CostComparison`: bars, layers, tables. A `GenerationReport`: bars of
@@ -48,7 +48,7 @@ def to_html(found: Any, network: Network = None, compute: Compute = "paper-testb
     Args:
         found: One of these.
         network: Adds the time on it; as of `CostReport.latency`. A sweep has its own.
-        compute: The machines behind that time.
+        compute: The machines behind that time; default as of `CostReport.latency`.
 
     Raises:
         TypeError: For anything else.
@@ -67,7 +67,7 @@ def to_fragment(found: Any) -> str:
     """The same for a notebook, as a piece of a page."""
     if isinstance(found, SweepResult) and not found.rows:
         return "<p>no combination</p>"
-    return page.fragment(_body(found, None, "paper-testbed"))
+    return page.fragment(_body(found, None, None))
 
 
 def _heading(found: Any) -> str:

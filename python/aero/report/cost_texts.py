@@ -19,12 +19,12 @@ from aero.mpc.schedule import Schedule
 from aero.tables import in_units, table_csv, table_lines
 
 Network = str | NetworkProfile | None
-Compute = str | ComputeProfile
+Compute = str | ComputeProfile | None
 Rows = Sequence[dict[str, str]]
 
 
 @singledispatch
-def to_text(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
+def to_text(found: Any, network: Network = None, compute: Compute = None) -> str:
     """Returns a result of `aero.mpc` as tables for the terminal.
 
     Args:
@@ -32,7 +32,7 @@ def to_text(found: Any, network: Network = None, compute: Compute = "paper-testb
             `OptimizationTable`, `Latency` or `Schedule`.
         network: Adds the time on it to the first three; a profile, a name, or a name with changes,
             as of `CostReport.latency`.
-        compute: The machines behind that time.
+        compute: The machines behind that time; default as of `CostReport.latency`.
 
     Raises:
         TypeError: For anything else.
@@ -46,7 +46,7 @@ def to_text(found: Any, network: Network = None, compute: Compute = "paper-testb
 
 
 @singledispatch
-def to_csv(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
+def to_csv(found: Any, network: Network = None, compute: Compute = None) -> str:
     """Returns a result of `aero.mpc` as CSV with one header.
 
     A line per operation of a `CostReport`, per part of a `CostComparison`, per token of a
@@ -56,7 +56,7 @@ def to_csv(found: Any, network: Network = None, compute: Compute = "paper-testbe
     Args:
         found: One of these.
         network: Adds seconds on it to the first three, as of `CostReport.latency`.
-        compute: The machines behind that time.
+        compute: The machines behind that time; default as of `CostReport.latency`.
 
     Raises:
         TypeError: For anything else.
@@ -73,16 +73,12 @@ def to_csv(found: Any, network: Network = None, compute: Compute = "paper-testbe
 
 
 @to_text.register
-def _report_text(
-    report: CostReport, network: Network = None, compute: Compute = "paper-testbed"
-) -> str:
+def _report_text(report: CostReport, network: Network = None, compute: Compute = None) -> str:
     return "\n".join(report_lines(report, timed_on(report, network, compute)))
 
 
 @to_csv.register
-def _report_csv(
-    report: CostReport, network: Network = None, compute: Compute = "paper-testbed"
-) -> str:
+def _report_csv(report: CostReport, network: Network = None, compute: Compute = None) -> str:
     timed = timed_on(report, network, compute)
     rows: list[dict[str, object]] = [
         {
@@ -221,7 +217,7 @@ def _cells(report: CostReport, cost: Cost, duration: Duration | None) -> dict[st
 
 @to_text.register
 def _comparison_text(
-    compared: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
+    compared: CostComparison, network: Network = None, compute: Compute = None
 ) -> str:
     first, second = compared.names()
     lines = [f"first:  {first}", f"second: {second}", ""]
@@ -241,7 +237,7 @@ def _comparison_text(
 
 @to_csv.register
 def _comparison_csv(
-    compared: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
+    compared: CostComparison, network: Network = None, compute: Compute = None
 ) -> str:
     return table_csv(compared.rows(network, compute))
 

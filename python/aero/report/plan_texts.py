@@ -27,7 +27,7 @@ __all__ = ["shown_cells", "to_csv", "to_text"]
 
 @to_text.register
 def _generation_text(
-    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
+    found: GenerationReport, network: Network = None, compute: Compute = None
 ) -> str:
     rows = []
     shown = sorted({0, 1, found.new_tokens // 2, found.new_tokens - 1} & {*range(found.new_tokens)})
@@ -83,7 +83,7 @@ def _generation_time(found: GenerationReport, network: Network, compute: Compute
 
 @to_csv.register
 def _generation_csv(
-    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
+    found: GenerationReport, network: Network = None, compute: Compute = None
 ) -> str:
     seconds = None if network is None else found.seconds_per_token(network, compute)
     rows: list[dict[str, float]] = []

@@ -84,7 +84,7 @@ def priced(case: Case) -> str:
         report = mpc.simulate(label, stack=stack, **fields)
     except ValueError as error:
         return type(error).__name__
-    held = report.to_dict(network="lan-1gbps")
+    held = report.to_dict(network="lan-1gbps", compute="paper-testbed")
     held = _without(held)
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.mpc.cost_command import TINY, run
 
 from aero import mpc, report
 from aero.mpc.advice import share_bytes
@@ -221,3 +222,33 @@ def test_a_third_party_that_only_helps_holds_no_shares() -> None:
     assert spec is not None
     assert share_bytes(spec, "spu-securenn") == share_bytes(spec, "spu-semi2k")
     assert share_bytes(spec, "spu-aby3") == 2 * share_bytes(spec, "spu-semi2k")
+
+
+def test_a_stack_of_shares_is_timed_on_machines_that_compute_on_shares() -> None:
+    for stack in ("spu-semi2k", "spu-aby3", "spu-securenn"):
+        report = mpc.simulate("SM", stack=stack, **TINY)
+        assert report.latency("lan-1gbps") == report.latency("lan-1gbps", "spu-epyc")
+        assert report.latency("lan-1gbps").total.compute_ns > 0
+        # A setting of the user holds.
+        assert report.latency("lan-1gbps", "none").total.compute_ns == 0
+    own = mpc.simulate("SM", stack="spu-0.9.5", **TINY)
+    assert own.latency() == own.latency(compute="paper-testbed")
+    # Two that are compared have one machine.
+    first, second = own.compare(report).times("lan-1gbps", None) or ()
+    assert (first, second) == tuple(one.latency("lan-1gbps", "spu-epyc") for one in (own, report))
+
+
+def test_commands_time_stacks_of_shares_so(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("{format: 1, name: mine, base: spu-semi2k, fields: {threads: 1}}")
+    sizes, link = ("--model", "tiny"), ("--network", "lan-1gbps")
+    one = ("--stack", str(mine))
+    for words in (
+        ("show", "SM", *sizes, *one, *link),
+        ("compare", "SM", "SM", *sizes, "--second-stack", str(mine), *link),
+        ("schedule", "SM", *sizes, *one, *link),
+        ("generate", "SM", *sizes, "--context-length", "8", *one, *link),
+        ("sweep", "--label", "SM", *sizes, "--stack", "spu-2024", *one, *link),
+    ):
+        assert run(*words) == run(*words, "--compute", "spu-epyc")
+        assert run(*words) != run(*words, "--compute", "paper-testbed")
