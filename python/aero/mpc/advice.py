@@ -33,6 +33,7 @@ from aero.mpc.own_networks import (
     word_of,
 )
 from aero.mpc.padding import Longer, cheaper_lengths
+from aero.mpc.party_memory import share_bytes
 from aero.mpc.priced_network import PricedNetwork, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile
 from aero.mpc.simulation import described_spec, network_on, simulate
@@ -321,22 +322,3 @@ def _priced(
     )
     fits = memory_bytes is None or share_bytes(given, on) <= memory_bytes
     return Advised(change, report, report.latency(link, compute).seconds, fits)
-
-
-def share_bytes(given: ArchitectureSpec | Mapping[str, Any], stack: str) -> float:
-    """A party's shares of the weights: a word each, of ABY3 two. SecureNN's third has none."""
-    operations = (
-        described_spec(given)["operations"]
-        if isinstance(given, ArchitectureSpec)
-        else given["operations"]
-    )
-    words = 2 if stack_description(stack).base == "spu-aby3" else 1
-    return 8.0 * words * sum(_weights(entry) for entry in operations)
-
-
-def _weights(entry: Mapping[str, Any]) -> int:
-    if "repeat" in entry:
-        return int(entry["repeat"]) * sum(_weights(one) for one in entry["operations"])
-    if entry["op"] == "linear":
-        return 0 if entry.get("transposed") else int(entry["in"]) * int(entry["out"])
-    return int(entry["rows"]) * int(entry["width"]) if entry["op"] == "embed" else 0

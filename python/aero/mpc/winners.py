@@ -8,12 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from aero.mpc.advice import PROTOCOLS, share_bytes
+from aero.mpc.advice import PROTOCOLS
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.own_networks import predicts_next
+from aero.mpc.party_memory import share_bytes
 from aero.mpc.priced_network import lowerings_of, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate

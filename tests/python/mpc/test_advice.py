@@ -12,8 +12,9 @@ from tests.python.mpc.cost_command import LINK, TINY, run
 from tests.python.mpc.given_configurations import BERT, GPT2, LLAMA, MIXTRAL, T5, VIT
 
 from aero import mpc
-from aero.mpc.advice import advise, share_bytes
+from aero.mpc.advice import advise
 from aero.mpc.changes import run_changes
+from aero.mpc.party_memory import share_bytes
 from aero.mpc.profiles import link_profile
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.python.mpc.cost_command import TINY, run
 
 from aero import mpc, report
-from aero.mpc.advice import share_bytes
+from aero.mpc.party_memory import share_bytes
 from aero.private.settings import STACKS, PrivateSettings
 from aero.tables import in_units
 from benchmarks.private_protocols import FAMILIES
