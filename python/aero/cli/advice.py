@@ -82,6 +82,7 @@ def advise(
                 "party",
                 "",
                 *table_lines([cells(one) for one in found.rows]),
+                *([f"saves nothing here: {', '.join(found.idle)}"] if found.idle else []),
                 "",
                 total("without training", found.as_it_is),
             ]

@@ -9,18 +9,10 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.changes import (
-    NONE,
-    TRAINING,
-    Change,
-    attention_changes,
-    described_changes,
-    run_changes,
-    spec_changes,
-)
+from aero.mpc.changes import NONE, TRAINING, Change, described_changes
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport, words_of
-from aero.mpc.described_stacks import stack_description
+from aero.mpc.every_change import every_change, padding
 from aero.mpc.given_networks import is_described, is_exported, is_folder, preset_named
 from aero.mpc.own_networks import (
     CONVERTED,
@@ -32,9 +24,9 @@ from aero.mpc.own_networks import (
     training,
     word_of,
 )
-from aero.mpc.padding import Longer, cheaper_lengths
+from aero.mpc.padding import cheaper_lengths
 from aero.mpc.party_memory import share_bytes
-from aero.mpc.priced_network import PricedNetwork, of_each
+from aero.mpc.priced_network import of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile
 from aero.mpc.simulation import described_spec, network_on, simulate
 
@@ -44,8 +36,6 @@ _RUNS = {
     "spu-semi2k": " --set protocol=semi2k",
     "spu-aby3": " --set protocol=aby3",
 }
-# The families of protocols.
-PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,8 @@ class Advice:
         report: The pass as it is.
         seconds: Of it.
         network: The link.
-        rows: Single changes, those that save most seconds first.
+        rows: Single changes that save seconds or bytes, those that save most seconds first.
+        idle: The names of the others.
         as_it_is: All settings of a run that save, none of which needs training.
         networks: Those and another network that a command trains or converts, the fastest first.
         share_bytes: A party's shares of the weights, the least that it keeps.
@@ -87,6 +78,7 @@ class Advice:
     seconds: float
     network: NetworkProfile
     rows: tuple[Advised, ...]
+    idle: tuple[str, ...]
     as_it_is: Advised
     networks: tuple[Advised, ...]
     share_bytes: float
@@ -162,6 +154,7 @@ class Advice:
             "seconds": self.seconds,
             "share_bytes": self.share_bytes,
             "changes": [self._row(one) for one in self.rows],
+            "saves_nothing": list(self.idle),
             "as_it_is": self._row(self.as_it_is),
             "trained": None if self.trained is None else self._row(self.trained),
             "networks": [self._row(one) for one in self.networks],
@@ -206,11 +199,9 @@ def advise(
     base = CostReport.of(priced_network, described, priced, found)
     own = base.spec or own_network(priced_network)
     source = description_of(priced_network) if own is None else own
-    changed = base.changed_fields()
-    exact = (
-        None if own is None or changed.get("gelu") != "erf" else _described(own, exact_gelu=True)
-    )
-    fields = {k: v for k, v in changed.items() if k != "gelu"}
+    is_exact = own is not None and base.stack_fields["gelu"] == "erf"
+    exact = _described(own, exact_gelu=True) if own is not None and is_exact else None
+    fields = {name: value for name, value in keywords.items() if name in base.stack_fields}
 
     def price(change: Change) -> Advised | None:
         given = source if change.network is None else change.network
@@ -225,19 +216,18 @@ def advise(
 
     seconds = base.latency(network, compute).seconds
     padded = cheaper_lengths(priced_network, priced, network, compute_profile(compute))
-    changes = [*_changes(source, priced_network, stack), *map(_padding, padded)]
+    changes = [*every_change(source, priced_network, stack, fields), *map(padding, padded)]
     if exact is not None:
         changes += [one for one in described_changes(exact) if one.effect != TRAINING]
     if own is None and not is_described(given):
         changes += own_decoder(priced_network)
     rows = [one for change in changes if (one := price(change))]
-    kept = sorted(
-        (one for one in rows if one.report.comm_bytes < base.comm_bytes or one.seconds < seconds),
-        key=lambda one: one.seconds,
-    )
+    rows.sort(key=lambda one: one.seconds)
+    kept = [one for one in rows if one.seconds < seconds or one.report.comm_bytes < base.comm_bytes]
     together: dict[str, FieldValue] = {}
     for one in kept:
-        saves = one.seconds < seconds and one.change.runs and one.change.effect != TRAINING
+        of_the_run = one.change.runs and not one.change.stack and one.change.effect != TRAINING
+        saves = one.seconds < seconds and of_the_run
         together |= one.change.fields if saves else {}
     now = Advised(Change("as it is"), base, seconds)
     as_it_is = price(Change("all settings of the run", NONE, together)) or now
@@ -248,8 +238,9 @@ def advise(
         and (one := price(replace(row.change, fields=together))) is not None
         and one.seconds < as_it_is.seconds
     ]
+    idle = tuple(one.change.short for one in rows if one not in kept)
     advice = Advice(
-        base, seconds, network, tuple(kept), as_it_is, (), share_bytes(source, stack),
+        base, seconds, network, tuple(kept), idle, as_it_is, (), share_bytes(source, stack),
         own, exact is not None, own is not None or is_described(given),
         own is None and is_exported(given) and predicts_next(priced_network.core.operations),
     )  # fmt: skip
@@ -268,36 +259,8 @@ def _run(network: str, chosen: Advised) -> str:
     )
 
 
-def _padding(one: Longer) -> Change:
-    hidden = f"{NONE}; a mask must hide the added tokens" if one.masked else NONE
-    return Change(f"pad T to {one.keys}", hidden, keys=one.keys)
-
-
 def _described(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:
     return {"label": spec.label, **described_spec(spec, exact_gelu=exact_gelu)}
-
-
-def _changes(source: Any, network: PricedNetwork, stack: str) -> list[Change]:
-    length = network.sizes["context_length"]
-    if isinstance(source, ArchitectureSpec):
-        networks, described = spec_changes(source), _described(source)
-    else:
-        networks, described = described_changes(source), source
-    run = run_changes(next_token=predicts_next(network.core.operations))
-    changes = [*run, *networks, *attention_changes(described, length)]
-    trust = stack_description(stack).trust
-    for name in PROTOCOLS:
-        trusts = stack_description(name).trust
-        effect = NONE if trusts == trust else f"{NONE}; other parties are trusted"
-        changes += [Change(f"{name} ({trusts})", effect, stack=name)] if name != stack else []
-    if length > 1:
-        shorter = f"{length // 2} instead of {length} tokens"
-        changes.append(Change(shorter, "of a shorter prompt", keys=length // 2))
-    changes += [
-        Change("ten times the bandwidth", link=(10.0, 1.0)),
-        Change("a tenth of the round trip", link=(1.0, 0.1)),
-    ]
-    return changes
 
 
 def _priced(
@@ -311,7 +274,7 @@ def _priced(
     memory_bytes: float | None,
 ) -> Advised:
     on = change.stack or stack
-    changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
+    changed: dict[str, Any] = {**fields, **change.fields}
     report = simulate(given, stack=on, context_length=change.keys or length, **changed)
     rate, wait = change.link
     link = replace(

@@ -65,6 +65,14 @@ class Change:
     link: tuple[float, float] = (1.0, 1.0)
     runs: bool = True
 
+    @property
+    def short(self) -> str:
+        """Its name in few letters: the stack, or the settings, as `--set` takes them."""
+        if self.stack or not self.fields or self.network is not None:
+            return self.stack or self.name
+        words = (str(one).lower() if isinstance(one, bool) else one for one in self.fields.values())
+        return ", ".join(f"{name}={word}" for name, word in zip(self.fields, words, strict=True))
+
 
 def run_changes(*, next_token: bool = True) -> Iterator[Change]:
     """Settings that `aero private run --set` takes, and what others compute instead.

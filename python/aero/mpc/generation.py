@@ -36,7 +36,7 @@ def private_fields(stack: str = PRIVATE_STACK, *, next_token: bool = True) -> di
     encoder, the head computes every position.
     """
     found = {**_PRIVATE_FIELDS, **_PROTOCOL_FIELDS.get(stack, {})}
-    return found if next_token else found | {"last_token_head": False}
+    return {name: found[name] for name in found if next_token or name != "last_token_head"}
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from aero.mpc.advice import PROTOCOLS
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
+from aero.mpc.every_change import PROTOCOLS
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.own_networks import predicts_next

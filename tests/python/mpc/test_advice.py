@@ -14,8 +14,10 @@ from tests.python.mpc.given_configurations import BERT, GPT2, LLAMA, MIXTRAL, T5
 from aero import mpc
 from aero.mpc.advice import advise
 from aero.mpc.changes import run_changes
+from aero.mpc.generation import private_fields
 from aero.mpc.party_memory import share_bytes
 from aero.mpc.profiles import link_profile
+from aero.mpc.winners import passes
 
 
 def test_each_change_saves_what_two_simulations_say() -> None:
@@ -42,12 +44,38 @@ def test_single_changes_of_every_kind_are_priced_as_the_network_or_run_that_they
         "8 instead of 16 tokens": ("SM+LN+G", {"context_length": 8}),
         titles["client_one_hot"]: ("SM+LN+G", {"client_one_hot": True}),
         titles["last_token_head"]: ("SM+LN+G", {"last_token_head": True}),
-        stacks["openbumblebee"]: ("SM+LN+G", {"stack": "openbumblebee"}),
-        stacks["spu-semi2k"]: ("SM+LN+G", {"stack": "spu-semi2k"}),
+        **{
+            name: ("SM+LN+G", {"stack": stack, **private_fields(stack)})
+            for stack, name in stacks.items()
+        },
     }
+    assert {"openbumblebee", "spu-semi2k", "spu-aby3"} == {*stacks}
     for name, (label, fields) in wanted.items():
         expected = mpc.simulate(label, **{"stack": "spu-0.9.5", **TINY, **fields})
         assert rows[name].report.total == expected.total, name
+
+
+@pytest.mark.parametrize("given", ["gpt2", BERT, T5, LLAMA])
+def test_protocols_cost_what_the_command_where_says(given: Any) -> None:
+    link = link_profile(0.5, 1000)
+    rows = {one.change.stack: one for one in advise(given, link).rows if one.change.stack}
+    assert rows
+    for one in passes(given):
+        if one.stack in rows:
+            # A generation opens the index of its next token: 8 bytes, half a round trip.
+            row, seconds = rows[one.stack], one.seconds(link, "spu-epyc")[0]
+            assert row.report.comm_bytes == pytest.approx(one.first.comm_bytes, rel=0, abs=8)
+            assert row.seconds == pytest.approx(seconds, rel=0, abs=3e-4)
+
+
+def test_no_change_is_left_out_in_silence() -> None:
+    found = advise("SM+LN+G", LINK, client_one_hot=True, **TINY)
+    assert "client_one_hot=true" in found.idle
+    stacks = {one.change.stack for one in found.rows} | {*found.idle}
+    assert stacks >= {"openbumblebee", "spu-semi2k", "spu-aby3"}
+    sizes = ("--model", "tiny", "--context-length", "16", "--rtt-ms", "20", "--mbps", "200")
+    plain = advise("SM+LN+G", LINK, **TINY)
+    assert all(name in run("advise", "SM+LN+G", *sizes) for name in plain.idle)
 
 
 def test_the_link_changes_seconds_and_no_byte() -> None:

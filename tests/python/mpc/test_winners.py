@@ -50,7 +50,7 @@ def test_networks_of_one_pass_are_priced_with_the_settings_of_private_runs_too()
     classifier = GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}
     for config, one_head in ((BERT, False), (VIT, False), (classifier, False), (T5, True)):
         for one in passes(config):
-            fields = {**private_fields(one.stack), "last_token_head": one_head}
+            fields = private_fields(one.stack) | {"last_token_head": one_head}
             assert one.later is None
             assert one.first.total == mpc.simulate(config, stack=one.stack, **fields).total
             assert one.first.stack_fields["client_one_hot"]
