@@ -84,18 +84,21 @@ def advise(
                 *table_lines([cells(one) for one in found.rows]),
                 *([f"saves nothing here: {', '.join(found.idle)}"] if found.idle else []),
                 "",
-                total("without training", found.as_it_is),
+                total("the same function", found.as_it_is),
             ]
+            rough = found.approximate
+            if rough is not None:
+                lines.append(total(f"with approximate settings ({rough.change.name})", rough))
             for one in found.networks:
-                lines.append(total(f"with training ({one.change.name})", one))
+                lines.append(total(f"with these settings and training ({one.change.name})", one))
             report = found.report
             doubts = unchecked(report, report.latency(found.network, compute))
             said = word_lines(
                 found.notes, doubts, trusted(report.trust, report.total), report.lowerings
             )
-            return "\n".join([*lines, "", *said, "", *commands, *without])
+            return "\n".join([*lines, "", *said, "", *without, *commands])
 
-        commands, without = found.commands(label, model), found.without_command(label)
+        commands, without = found.commands(label, model), found.without_command
         words = {"commands": commands, "without_command": without}
         put(text, lambda: found.to_dict() | words, str, as_json=as_json, as_csv=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.changes import NONE, TRAINING, Change, described_changes
+from aero.mpc.changes import APPROXIMATE, NONE, TRAINING, Change, described_changes
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport, words_of
 from aero.mpc.every_change import every_change, padding
@@ -27,7 +27,7 @@ from aero.mpc.own_networks import (
 from aero.mpc.padding import cheaper_lengths
 from aero.mpc.party_memory import share_bytes
 from aero.mpc.priced_network import of_each
-from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile
+from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, link_words
 from aero.mpc.simulation import described_spec, network_on, simulate
 
 # The stacks of `aero private`, with the setting that chooses them.
@@ -36,6 +36,8 @@ _RUNS = {
     "spu-semi2k": " --set protocol=semi2k",
     "spu-aby3": " --set protocol=aby3",
 }
+# Keywords of `simulate` that have options of their own.
+_SIZES = ("model", "context_length", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,17 @@ class Advice:
         network: The link.
         rows: Single changes that save seconds or bytes, those that save most seconds first.
         idle: The names of the others.
-        as_it_is: All settings of a run that save, none of which needs training.
-        networks: Those and another network that a command trains or converts, the fastest first.
+        as_it_is: All settings of a run that save and compute the same function for the same eyes.
+        approximate: Those and the approximate ones that save; None where there is none.
+        networks: All of those and another network that a command trains or converts, the fastest
+            first.
         share_bytes: A party's shares of the weights, the least that it keeps.
         own: The network, where it is one of ours, a GPT-2 or a Pythia.
         exact_gelu: Its GELU is the exact one.
         runs: `aero private` runs it.
         exported: It runs it after `aero export`.
+        compute: The machines.
+        keywords: Of `simulate`, as they were given.
     """
 
     report: CostReport
@@ -80,12 +86,15 @@ class Advice:
     rows: tuple[Advised, ...]
     idle: tuple[str, ...]
     as_it_is: Advised
+    approximate: Advised | None
     networks: tuple[Advised, ...]
     share_bytes: float
     own: ArchitectureSpec | None
     exact_gelu: bool
     runs: bool
-    exported: bool = False
+    exported: bool
+    compute: ComputeProfile
+    keywords: Mapping[str, FieldValue]
 
     @property
     def trained(self) -> Advised | None:
@@ -111,15 +120,32 @@ class Advice:
             model: The preset of a label.
         """
         lines = []
-        if self.exported and self.report.description.base in _RUNS:
+        on_a_stack_that_runs = self.report.description.base in _RUNS
+        chosen = [one for one in (self.as_it_is, self.approximate) if one is not None]
+        if self.exported and on_a_stack_that_runs:
             lines = [f"aero export {shlex.quote(source)} --output EXPORT"]
-            lines += [_run("EXPORT", self.as_it_is)]
+            lines += [_run("EXPORT", one) for one in chosen]
+        elif not self.runs or not on_a_stack_that_runs:
+            lines = [self.priced_again(source, one) for one in chosen]
+        elif self.trained is None:
+            lines = [_run("RUN", one) for one in chosen]
         preset = "" if is_folder(source) else preset_named(source) or model
         if self.trained is not None:
             lines += self.commands_of(self.trained.change.network, preset, source)
-        if self.trained is not None or self.runs:
-            lines += [_run("RUN", self.trained or self.as_it_is)]
+            lines += [_run("RUN", self.trained)] if on_a_stack_that_runs else []
         return lines
+
+    def priced_again(self, source: str, one: Advised) -> str:
+        """The command that prices the network with the settings of a change on the same link."""
+        given = {**self.keywords, **one.change.fields}
+        sizes = {name: given.pop(name) for name in _SIZES if name in given}
+        words = [f" --{name.replace('_', '-')} {size}" for name, size in sizes.items()]
+        words += [f" --set {name}={word_of(value)}" for name, value in given.items()]
+        return (
+            f"aero cost show {shlex.quote(source)} --stack {shlex.quote(self.report.stack)}"
+            f"{''.join(words)} --network {shlex.quote(link_words(self.network))} --compute "
+            f"{shlex.quote(self.compute.name)}"
+        )
 
     def commands_of(
         self, target: ArchitectureSpec, preset: str = "", source: str = "FOLDER"
@@ -131,7 +157,8 @@ class Advice:
             made += conversion(self.own, target, "FOLDER" if preset else source)
         return made
 
-    def without_command(self, source: str) -> list[str]:
+    @property
+    def without_command(self) -> list[str]:
         """Says, in one line, where no command trains the family that is priced."""
         if self.own is not None:
             return []
@@ -139,7 +166,7 @@ class Advice:
         does = "trains or converts" if runs else "trains, converts or runs"
         return [
             f"note: no command here {does} {self.report.label}; change it in your own code, and "
-            f"price it again by `aero cost show {shlex.quote(source)}`"
+            "price it again by `aero cost show`"
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +183,7 @@ class Advice:
             "changes": [self._row(one) for one in self.rows],
             "saves_nothing": list(self.idle),
             "as_it_is": self._row(self.as_it_is),
+            "approximate": None if self.approximate is None else self._row(self.approximate),
             "trained": None if self.trained is None else self._row(self.trained),
             "networks": [self._row(one) for one in self.networks],
         }
@@ -224,36 +252,38 @@ def advise(
     rows = [one for change in changes if (one := price(change))]
     rows.sort(key=lambda one: one.seconds)
     kept = [one for one in rows if one.seconds < seconds or one.report.comm_bytes < base.comm_bytes]
-    together: dict[str, FieldValue] = {}
+    exactly: dict[str, FieldValue] = {}
+    roughly: dict[str, FieldValue] = {}
     for one in kept:
-        of_the_run = one.change.runs and not one.change.stack and one.change.effect != TRAINING
-        saves = one.seconds < seconds and of_the_run
-        together |= one.change.fields if saves else {}
+        if one.seconds < seconds and one.change.runs and not one.change.stack:
+            exactly |= one.change.fields if one.change.effect == NONE else {}
+            roughly |= one.change.fields if one.change.effect.startswith(APPROXIMATE) else {}
+    together = exactly | roughly
     now = Advised(Change("as it is"), base, seconds)
-    as_it_is = price(Change("all settings of the run", NONE, together)) or now
+    as_it_is = price(Change("settings of the run", NONE, exactly)) or now
+    approximate = price(Change(", ".join(roughly), APPROXIMATE, together)) if roughly else None
     networks = [
         one
         for row in kept
         if row.change.label
         and (one := price(replace(row.change, fields=together))) is not None
-        and one.seconds < as_it_is.seconds
+        and one.seconds < (approximate or as_it_is).seconds
     ]
     idle = tuple(one.change.short for one in rows if one not in kept)
     advice = Advice(
-        base, seconds, network, tuple(kept), idle, as_it_is, (), share_bytes(source, stack),
+        base, seconds, network, tuple(kept), idle, as_it_is, approximate, (),
+        share_bytes(source, stack),
         own, exact is not None, own is not None or is_described(given),
         own is None and is_exported(given) and predicts_next(priced_network.core.operations),
+        compute_profile(compute), {k: v for k, v in keywords.items() if v is not None},
     )  # fmt: skip
     taken = (one for one in networks if advice.commands_of(one.change.network))
     return replace(advice, networks=tuple(sorted(taken, key=lambda one: one.seconds)))
 
 
 def _run(network: str, chosen: Advised) -> str:
-    """The command that runs a network with the settings of a change, or prices it."""
-    stack = chosen.report.description.base
-    command = f"aero cost show NETWORK --stack {stack}"
-    if stack in _RUNS:
-        command = f"aero private run {network}{_RUNS[stack]}"
+    """The command that runs a network with the settings of a change."""
+    command = f"aero private run {network}{_RUNS[chosen.report.description.base]}"
     return command + "".join(
         f" --set {name}={word_of(value)}" for name, value in chosen.change.fields.items()
     )

@@ -15,7 +15,7 @@ from aero.mpc.optimization import optimizations
 Operations = list[dict[str, Any]]
 
 # What a change does to the function that is computed.
-NONE, TRAINING = "none", "needs training"
+NONE, APPROXIMATE, TRAINING = "none", "approximate", "needs training"
 # Settings of a private run among the optimizations, in `PrivateSettings` under the same names.
 _RUN_FIELDS = (
     "client_one_hot", "private_weights", "last_token_head", "fold_score_scale",
@@ -45,7 +45,8 @@ class Change:
 
     Attributes:
         name: In words.
-        effect: On the function: `NONE`, `TRAINING`, or how far it is off.
+        effect: On the function: `NONE`, `TRAINING`, or `APPROXIMATE` and how far it is off; behind
+            a semicolon who sees or hides more.
         fields: Of the stack.
         network: Instead of the given network.
         label: Of that network, where it is one of ours at the sizes of a label.
@@ -84,13 +85,13 @@ def run_changes(*, next_token: bool = True) -> Iterator[Change]:
         if one.name in _RUN_FIELDS and (next_token or one.name != "last_token_head"):
             fields = {name: value for name, value in one.fields.items() if name in one.name}
             exact = one.changes.startswith("no")
-            yield Change(one.title, NONE if exact else f"approximate: {one.changes}", fields)
+            yield Change(one.title, NONE if exact else f"{APPROXIMATE}: {one.changes}", fields)
     yield Change(
         f"attention in blocks of {BLOCK} queries, which read no keys that they cannot see",
         NONE, {"attention_block": BLOCK},
     )  # fmt: skip
     for title, off, others in _ELSEWHERE:
-        effect = f"approximate: {off}; no run of `aero private`"
+        effect = f"{APPROXIMATE}: {off}; no run of `aero private`"
         yield Change(title, effect, others, runs=False)
     yield Change(
         f"the client finds the {'next token' if next_token else 'largest logit'} itself",
@@ -160,7 +161,7 @@ def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:
     tanh = activation("gelu_tanh", {"gelu_erf"})
     relu = activation("relu", smooth)
     wanted: list[tuple[str, str, list[Callable[[dict[str, Any]], None]]]] = [
-        ("GELU's tanh form", "approximate: off by up to 5e-4, and SPU's tanh by 5e-3", [tanh]),
+        ("GELU's tanh form", f"{APPROXIMATE}: off by up to 5e-4, and SPU's tanh by 5e-3", [tanh]),
         ("ReLU instead of a smooth activation", TRAINING, [relu]),
         ("norms that fold into the weights", TRAINING, [foldable]),
         ("ReLU, and norms that fold into the weights", TRAINING, [relu, foldable]),

@@ -149,6 +149,14 @@ def link_profile(rtt_ms: float, mbps: float) -> NetworkProfile:
     )
 
 
+def link_words(link: NetworkProfile) -> str:
+    """A link as `--network` takes it: a named one, with what differs."""
+    known = network_profile("lan-1gbps")
+    pairs = zip(link.values(), known.values(), strict=True)
+    changes = [f"{field}={_word(value)}" for (field, value), (_, own) in pairs if value != own]
+    return ",".join([known.name, *changes])
+
+
 def network_profile(network: str | NetworkProfile, **changes: float | bool) -> NetworkProfile:
     """Returns a network profile by name or description, with some fields changed.
 
@@ -243,6 +251,10 @@ def _setting(what: str, text: str) -> tuple[str, float | int | bool]:
         except ValueError:
             continue
     raise ValueError(f"latency: {field} must be a number, true or false, got {value!r}")
+
+
+def _word(value: Any) -> str:
+    return str(value) if isinstance(value, bool) else repr(value).removesuffix(".0")
 
 
 def _values(profile: NetworkProfile | ComputeProfile) -> list[tuple[str, Any]]:

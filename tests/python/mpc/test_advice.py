@@ -18,6 +18,7 @@ from aero.mpc.generation import private_fields
 from aero.mpc.party_memory import share_bytes
 from aero.mpc.profiles import link_profile
 from aero.mpc.winners import passes
+from aero.private.settings import PrivateSettings
 
 
 def test_each_change_saves_what_two_simulations_say() -> None:
@@ -101,6 +102,30 @@ def test_it_ends_in_a_configuration_that_costs_what_it_says() -> None:
     shared = advise("SM+LN+G", LINK, stack="spu-semi2k", **TINY).commands("SM+LN+G")
     assert shared[-1].startswith("aero private run RUN --set protocol=semi2k --set ")
     assert "one_bit_product_error" not in shared[-1]
+
+
+def test_exact_settings_and_approximate_ones_are_told_apart() -> None:
+    for given in ("gpt2", BERT, LLAMA, T5):
+        found = advise(given, LINK)
+        effects = {
+            name: one.change.effect for one in found.rows for name in one.change.fields
+            if not one.change.stack and one.change.network is None
+        }  # fmt: skip
+        exact = {*found.as_it_is.change.fields}
+        assert exact and {effects[name] for name in exact} == {"none"}
+        assert found.approximate is not None
+        others = {*found.approximate.change.fields} - exact
+        assert others and all(effects[name].startswith("approximate") for name in others)
+        # Nobody sees more than before.
+        assert "argmax" not in exact | others
+        assert found.approximate.seconds < found.as_it_is.seconds < found.seconds
+
+
+def test_the_settings_of_a_run_are_settings_that_a_run_takes() -> None:
+    found = advise("gpt2", LINK)
+    for one in (found.as_it_is, found.approximate):
+        assert one is not None
+        PrivateSettings.from_dict(dict(one.change.fields))
 
 
 def test_a_model_of_others_is_advised_operation_by_operation(tmp_path: Path) -> None:
@@ -298,7 +323,7 @@ def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> Non
     assert found.trained is not None
     lines = run("advise", "SM+LN+G", "--model", "tiny", "--context-length", "16", "--rtt-ms",
                 "20", "--mbps", "200").splitlines()  # fmt: skip
-    trained = [line for line in lines if line.startswith("with training (")]
+    trained = [line for line in lines if " and training (" in line]
     fields: dict[str, Any] = {"stack": "spu-0.9.5", **found.trained.change.fields, **TINY}
     wanted = {
         "no activation and no norm: softmax only": "SM+ScFuFFN",
@@ -307,7 +332,7 @@ def test_advice_shows_what_relu_brings_beside_what_no_activation_brings() -> Non
     }
     for name, label in wanted.items():
         gigabytes = mpc.simulate(label, **fields).comm_bytes / 1e9
-        (line,) = (each for each in trained if each.startswith(f"with training ({name})"))
+        (line,) = (each for each in trained if f"training ({name})" in each)
         assert f": {gigabytes:.3f} GB" in line
     # A row of ReLU says nothing of softmax only.
     rows = [line for line in lines if "ReLU" in line]

@@ -10,7 +10,13 @@ import pytest
 from tests.python.refusals import assert_refused
 
 from aero import mpc
-from aero.mpc.profiles import compute_names, network_names
+from aero.mpc.profiles import (
+    compute_names,
+    link_profile,
+    link_words,
+    network_names,
+    network_profile,
+)
 from aero.report import to_text
 
 # CPU seconds of both parties on one core of an AMD EPYC (Zen 5, 2.6 GHz), SPU 0.9.5:
@@ -134,3 +140,11 @@ def test_minutes_that_nothing_confirms_are_named() -> None:
     assert all(
         note in to_text(report, "lan-1gbps") for note in report.latency("lan-1gbps").unchecked
     )
+
+
+def test_a_link_in_words_is_the_link() -> None:
+    for link in (
+        link_profile(20, 200), link_profile(0.3, 12.5), network_profile("paper-testbed"),
+        network_profile("wan-100mbps,full_duplex=false"),
+    ):  # fmt: skip
+        assert network_profile(link_words(link)).values() == link.values()
