@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import AsJson, Label, Model, Vocabulary, put
+from aero.cli.arguments import AsJson, Label, Model, Settings, Vocabulary, put, settings
 from aero.cli.errors import one_line_errors
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def advise(
     model: Model = "gpt2",
     context_length: Length = None,
     vocab_size: Vocabulary = None,
+    set_: Settings = None,
     stack: Annotated[str, typer.Option(help="What runs now.")] = "spu-0.9.5",
     compute: Machines = "spu-epyc",
     as_json: AsJson = False,
@@ -53,7 +54,7 @@ def advise(
         found = advised(
             label, link_profile(rtt_ms, mbps), compute, stack=stack,
             memory_bytes=None if memory is None else memory * 1e9,
-            **_sizes(model, context_length, vocab_size),
+            **_sizes(model, context_length, vocab_size), **settings(set_),
         )  # fmt: skip
         own, now = found.report.comm_bytes, found.seconds
 
@@ -110,6 +111,7 @@ def where(
     model: Model = "gpt2",
     context_length: Length = None,
     vocab_size: Vocabulary = None,
+    set_: Settings = None,
     compute: Machines = "spu-epyc",
     dollars: Annotated[
         Path | None, typer.Option(help="YAML table like python/aero/data/dollars.yaml.")
@@ -127,7 +129,7 @@ def where(
         from aero.report.cost_texts import word_lines
 
         link, table = link_profile(rtt_ms, mbps), dollar_table(dollars)
-        found = passes(label, **_sizes(model, context_length, vocab_size))
+        found = passes(label, **_sizes(model, context_length, vocab_size), **settings(set_))
         rows = _rows_of(found, link, compute, table)
         crossings = [
             {"tokens": name, "first": one.stack, "second": other.stack, "mbps": at}

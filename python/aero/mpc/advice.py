@@ -12,7 +12,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.changes import APPROXIMATE, NONE, TRAINING, Change, described_changes
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport, words_of
-from aero.mpc.every_change import every_change, padding
+from aero.mpc.every_change import every_change, padding, revealed_routing
 from aero.mpc.given_networks import is_described, is_exported, is_folder, preset_named
 from aero.mpc.own_networks import (
     CONVERTED,
@@ -48,12 +48,14 @@ class Advised:
         change: What changes.
         report: The pass with it.
         seconds: Of that pass.
+        fields: Of the stack, all that were set.
         fits: Whether a party's shares of the weights fit the given memory.
     """
 
     change: Change
     report: CostReport
     seconds: float
+    fields: Mapping[str, FieldValue]
     fits: bool = True
 
 
@@ -137,7 +139,7 @@ class Advice:
 
     def priced_again(self, source: str, one: Advised) -> str:
         """The command that prices the network with the settings of a change on the same link."""
-        given = {**self.keywords, **one.change.fields}
+        given = {**self.keywords, **one.fields}
         sizes = {name: given.pop(name) for name in _SIZES if name in given}
         words = [f" --{name.replace('_', '-')} {size}" for name, size in sizes.items()]
         words += [f" --set {name}={word_of(value)}" for name, value in given.items()]
@@ -245,6 +247,7 @@ def advise(
     seconds = base.latency(network, compute).seconds
     padded = cheaper_lengths(priced_network, priced, network, compute_profile(compute))
     changes = [*every_change(source, priced_network, stack, fields), *map(padding, padded)]
+    changes += revealed_routing(given, stack, **keywords)
     if exact is not None:
         changes += [one for one in described_changes(exact) if one.effect != TRAINING]
     if own is None and not is_described(given):
@@ -259,7 +262,7 @@ def advise(
             exactly |= one.change.fields if one.change.effect == NONE else {}
             roughly |= one.change.fields if one.change.effect.startswith(APPROXIMATE) else {}
     together = exactly | roughly
-    now = Advised(Change("as it is"), base, seconds)
+    now = Advised(Change("as it is"), base, seconds, fields)
     as_it_is = price(Change("settings of the run", NONE, exactly)) or now
     approximate = price(Change(", ".join(roughly), APPROXIMATE, together)) if roughly else None
     networks = [
@@ -285,7 +288,7 @@ def _run(network: str, chosen: Advised) -> str:
     """The command that runs a network with the settings of a change."""
     command = f"aero private run {network}{_RUNS[chosen.report.description.base]}"
     return command + "".join(
-        f" --set {name}={word_of(value)}" for name, value in chosen.change.fields.items()
+        f" --set {name}={word_of(value)}" for name, value in chosen.fields.items()
     )
 
 
@@ -304,7 +307,8 @@ def _priced(
     memory_bytes: float | None,
 ) -> Advised:
     on = change.stack or stack
-    changed: dict[str, Any] = {**fields, **change.fields}
+    # Those of another stack are what it takes of them.
+    changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
     report = simulate(given, stack=on, context_length=change.keys or length, **changed)
     rate, wait = change.link
     link = replace(
@@ -314,4 +318,4 @@ def _priced(
         round_trip_seconds=network.round_trip_seconds * wait,
     )
     fits = memory_bytes is None or share_bytes(given, on) <= memory_bytes
-    return Advised(change, report, report.latency(link, compute).seconds, fits)
+    return Advised(change, report, report.latency(link, compute).seconds, changed, fits)

@@ -73,6 +73,14 @@ class StackDescription:
         prices = {name: dict(price) for name, price in self.prices.items()}
         return Stack(self.base, [*self.fields.items(), *overrides], prices)
 
+    def takes(self, name: str, value: FieldValue) -> bool:
+        """Whether a field may have a value here: stacks of shares lack some of Cheetah's."""
+        try:
+            self.with_fields([(name, value)])
+        except (ValueError, TypeError):
+            return False
+        return True
+
     def all_fields(self) -> dict[str, FieldValue]:
         """Every field of the stack, before overrides."""
         return {**Stack(self.base).fields, **self.fields}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.families.mixtures import REVEALED
 from aero.mpc.changes import (
     NONE,
     Change,
@@ -17,10 +18,10 @@ from aero.mpc.changes import (
 from aero.mpc.cost import FieldValue
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields
-from aero.mpc.own_networks import predicts_next
+from aero.mpc.own_networks import description_of, predicts_next
 from aero.mpc.padding import Longer
 from aero.mpc.priced_network import PricedNetwork
-from aero.mpc.simulation import described_spec
+from aero.mpc.simulation import described_spec, network_on
 
 # The families of protocols.
 PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
@@ -38,7 +39,7 @@ def every_change(
         source: The network, as a spec of ours or as its description.
         network: The same, as it is priced.
         stack: What runs now.
-        given: Fields of the stack that the user changed; they hold on other stacks too.
+        given: Fields of the stack that the user changed; they hold on other stacks that have them.
     """
     length, next_token = network.sizes["context_length"], predicts_next(network.core.operations)
     if isinstance(source, ArchitectureSpec):
@@ -50,11 +51,13 @@ def every_change(
     changes += attention_changes(described, length)
     trust = stack_description(stack).trust
     for name in PROTOCOLS:
-        trusts = stack_description(name).trust
+        other = stack_description(name)
+        trusts = other.trust
         effect = NONE if trusts == trust else f"{NONE}; other parties are trusted"
-        fields = {**private_fields(name, next_token=next_token), **given}
+        fields = private_fields(name, next_token=next_token)
+        fields |= {field: value for field, value in given.items() if other.takes(field, value)}
         changes += [Change(f"{name} ({trusts})", effect, fields, stack=name)]
-    changes = [one for one in changes if one.stack != stack]
+    changes = [one for one in changes if not one.stack or one.stack != stack]
     if length > 1:
         shorter = f"{length // 2} instead of {length} tokens"
         changes.append(Change(shorter, "of a shorter prompt", keys=length // 2))
@@ -63,6 +66,19 @@ def every_change(
         Change("ten times the bandwidth", link=(10.0, 1.0)),
         Change("a tenth of the round trip", link=(1.0, 0.1)),
     ]
+
+
+def revealed_routing(given: Any, stack: str, **keywords: Any) -> list[Change]:
+    """A mixture whose choice of experts both parties see, in a list; empty for all else.
+
+    Arguments are `simulate`'s.
+    """
+    try:
+        network, _, _ = network_on(given, stack=stack, **{**keywords, REVEALED: True})
+    except ValueError:  # no configuration of a mixture
+        return []
+    name = "a token's own experts alone"
+    return [Change(name, f"{NONE}; both parties see the routing", network=description_of(network))]
 
 
 def padding(one: Longer) -> Change:

@@ -17,7 +17,7 @@ from aero.mpc.own_networks import predicts_next
 from aero.mpc.party_memory import share_bytes
 from aero.mpc.priced_network import lowerings_of, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.simulation import described_spec, network_and_fields, simulate
+from aero.mpc.simulation import described_spec, network_on, simulate
 from aero.reading import checked, parse_yaml, read_yaml
 
 _DOLLARS = {
@@ -34,6 +34,7 @@ class Passes:
         stack: The family.
         first: Over the prompt.
         later: Of the second token; None where the network does not generate.
+        left_out: Fields of the user that the stack lacks.
         parties: How many machines are paid.
         share_bytes: A party's shares of the weights, the least that it keeps in memory.
     """
@@ -41,6 +42,7 @@ class Passes:
     stack: str
     first: CostReport
     later: CostReport | None
+    left_out: tuple[str, ...]
     parties: int
     share_bytes: float
 
@@ -51,29 +53,40 @@ class Passes:
 
 
 def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> list[Passes]:
-    """Prices a network on each family as `aero private chat` computes; arguments of `simulate`."""
-    sizes = {name: keywords.get(name) for name in ("context_length", "vocab_size")}
-    model = keywords.get("model", "gpt2")
+    """Prices a network on each family as `aero private chat` computes; arguments of `simulate`.
+
+    Fields that some of the stacks lack hold on the others.
+    """
+    described = {stack: stack_description(stack) for stack in stacks}
+    lacks = {
+        stack: {
+            name for name in keywords
+            if name in one.all_fields() and not one.takes(name, keywords[name])
+        }
+        for stack, one in described.items()
+    }  # fmt: skip
+    for name in set.intersection(*lacks.values()):  # none has it, or none with that value
+        described[stacks[0]].with_fields([(name, keywords[name])])
     found = []
     for stack in stacks:
-        network, _ = network_and_fields(
-            given, model, **sizes, stack=stack_description(stack), overrides={}
-        )
-        fields = private_fields(stack, next_token=predicts_next(network.core.operations))
+        given_here = {name: keywords[name] for name in keywords if name not in lacks[stack]}
+        network, _, _ = network_on(given, stack=stack, **given_here)
+        next_token = predicts_next(network.core.operations)
+        fields = private_fields(stack, next_token=next_token) | given_here
         later = None
         if network.causal:
-            made = simulate_generation(given, new_tokens=2, stack=stack, **fields | keywords)
+            made = simulate_generation(given, new_tokens=2, stack=stack, **fields)
             first, later = made.prefill, made.token_report(1)
         else:  # an encoder, or a classifier: one pass
-            first = simulate(given, stack=stack, **fields | keywords)
+            first = simulate(given, stack=stack, **fields)
         operations = (
             described_spec(network.spec) if network.spec is not None
             else {"operations": network.core.operations}
         )  # fmt: skip
-        trust = stack_description(stack).trust
+        parties = 3 if "three parties" in described[stack].trust else 2
         found.append(
             Passes(
-                stack, first, later, 3 if "three parties" in trust else 2,
+                stack, first, later, tuple(sorted(lacks[stack])), parties,
                 share_bytes(operations, stack),
             )
         )  # fmt: skip
@@ -91,8 +104,12 @@ def passes_words(found: Sequence[Passes]) -> dict[str, Any]:
             if report is not None
         )
 
+    without = of_each(
+        (one.stack, [f"priced without {name}, which it lacks" for name in one.left_out])
+        for one in found
+    )
     lowerings = lowerings_of((one.stack, one.first.lowerings) for one in found)
-    return {"notes": of("notes"), "unchecked": of("unchecked"), "lowerings": lowerings}
+    return {"notes": (*without, *of("notes")), "unchecked": of("unchecked"), "lowerings": lowerings}
 
 
 def dollar_table(path: str | Path | None = None) -> dict[str, Any]:

@@ -128,6 +128,38 @@ def test_the_settings_of_a_run_are_settings_that_a_run_takes() -> None:
         PrivateSettings.from_dict(dict(one.change.fields))
 
 
+def test_fields_that_are_given_hold_in_every_row_that_has_them(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"exp_squarings": 6, "one_bit_product_error": True}
+    found = advise("SM+LN+G", LINK, **TINY, **given)
+    for one in found.rows:
+        fields = one.report.stack_fields
+        assert fields["exp_squarings"] in (6, one.change.fields.get("exp_squarings"))
+        # Shares have none of Cheetah's products.
+        of_shares = one.change.stack in ("spu-semi2k", "spu-aby3")
+        assert fields["one_bit_product_error"] is not of_shares
+    assert {one.change.stack for one in found.rows} >= {"spu-semi2k", "spu-aby3"}
+    assert "one_bit_product_error=true" in found.commands("SM+LN+G", "tiny")[-1]
+    sizes = ("--model", "tiny", "--context-length", "16", "--set", "num_layers=1")
+    for command in ("advise", "where"):
+        smaller = json.loads(run(command, "SM+LN+G", *sizes, "--json"))
+        row = smaller if command == "advise" else smaller["rows"][0]
+        whole = share_bytes(mpc.simulate("SM+LN+G", num_layers=1, **TINY).spec, "spu-0.9.5")
+        assert row["share_bytes"] == whole
+
+
+def test_a_mixture_whose_routing_is_seen_is_a_change_of_its_own() -> None:
+    rows = {one.change.name: one for one in advise(MIXTRAL, LINK).rows}
+    (seen,) = (one for one in rows.values() if "see the routing" in one.change.effect)
+    own = mpc.simulate(MIXTRAL, stack="spu-0.9.5", revealed_routing=True)
+    assert seen.report.total == own.total
+    # Where they see it already, it saves nothing more, and no other network has it.
+    again = advise(MIXTRAL, LINK, revealed_routing=True)
+    assert again.report.total == own.total and seen.change.name in again.idle
+    for config in (LLAMA, BERT, "gpt2"):
+        found = advise(config, LINK)
+        assert seen.change.name not in [*found.idle, *(one.change.name for one in found.rows)]
+
+
 def test_a_model_of_others_is_advised_operation_by_operation(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     found = advise(str(tmp_path), LINK, context_length=16)

@@ -56,6 +56,21 @@ def test_networks_of_one_pass_are_priced_with_the_settings_of_private_runs_too()
             assert one.first.stack_fields["client_one_hot"]
 
 
+def test_fields_that_some_stacks_lack_hold_on_the_others() -> None:
+    found = {one.stack: one for one in passes("SM+LN+G", one_bit_product_error=True, **TINY)}
+    plain = {one.stack: one for one in passes("SM+LN+G", **TINY)}
+    for stack in ("spu-0.9.5", "openbumblebee"):
+        assert found[stack].first.stack_fields["one_bit_product_error"]
+        assert found[stack].left_out == ()
+    for stack in ("spu-semi2k", "spu-aby3"):
+        assert found[stack].first.total == plain[stack].first.total
+        assert found[stack].left_out == ("one_bit_product_error",)
+    with pytest.raises(ValueError, match=r"exp_squarings .* 99"):
+        passes("SM+LN+G", exp_squarings=99)
+    with pytest.raises(ValueError, match="exp_squaring"):
+        passes("SM+LN+G", exp_squaring=5)
+
+
 def test_where_names_who_wins_in_seconds_dollars_and_bytes() -> None:
     given = ("where", "SM+LN+G", "--rtt-ms", "20", "--mbps", "200")
     found = json.loads(run(*given, "--json"))
