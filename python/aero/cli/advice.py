@@ -175,7 +175,7 @@ def _rows_of(
                     "tokens": name,
                     "seconds": seconds,
                     "seconds_per_1000": seconds * scale,
-                    "dollars_per_1000": dollars(report, seconds, one.parties, table) * scale,
+                    "dollars_per_1000": dollars(report, seconds, one.machines, table) * scale,
                     "bytes_per_1000": report.comm_bytes * scale,
                     "dealer_bytes_per_1000": report.total.dealer_bytes * scale,
                     "setup_bytes": setup.comm_bytes if setup else 0.0,
@@ -203,13 +203,13 @@ def _wins(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def _winner_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Who wins in what, and whom its users trust."""
+    """Whom the users of each stack trust, and who wins in what."""
     trust = {row["stack"]: row["trust"] for row in rows}
-    lines = []
+    lines = [f"trust, {stack}: {whom}" for stack, whom in trust.items()]
     for name, wins in _wins(rows).items():
         for stack in dict.fromkeys(wins.values()):
             measures = " and ".join(measure for measure, one in wins.items() if one == stack)
-            lines.append(f"{name}: {stack} wins in {measures}; {trust[stack]}")
+            lines.append(f"{name}: {stack} wins in {measures}")
     return lines
 
 

@@ -35,7 +35,7 @@ class Passes:
         first: Over the prompt.
         later: Of the second token; None where the network does not generate.
         left_out: Fields of the user that the stack lacks.
-        parties: How many machines are paid.
+        machines: How many are paid: the parties' and the dealer's.
         share_bytes: A party's shares of the weights, the least that it keeps in memory.
     """
 
@@ -43,7 +43,7 @@ class Passes:
     first: CostReport
     later: CostReport | None
     left_out: tuple[str, ...]
-    parties: int
+    machines: int
     share_bytes: float
 
     def seconds(self, network: NetworkProfile, compute: str | ComputeProfile) -> tuple[float, ...]:
@@ -83,10 +83,10 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
             described_spec(network.spec) if network.spec is not None
             else {"operations": network.core.operations}
         )  # fmt: skip
-        parties = 3 if "three parties" in described[stack].trust else 2
+        three = "three parties" in described[stack].trust or first.total.dealer_bytes > 0
         found.append(
             Passes(
-                stack, first, later, tuple(sorted(lacks[stack])), parties,
+                stack, first, later, tuple(sorted(lacks[stack])), 3 if three else 2,
                 share_bytes(operations, stack),
             )
         )  # fmt: skip
@@ -121,10 +121,10 @@ def dollar_table(path: str | Path | None = None) -> dict[str, Any]:
     return dict(checked(read_yaml(Path(path)), _DOLLARS, str(path)))
 
 
-def dollars(one: CostReport, seconds: float, parties: int, table: dict[str, Any]) -> float:
-    """The price of one pass: all parties' machines while it runs, and the bytes that leave them."""
+def dollars(one: CostReport, seconds: float, machines: int, table: dict[str, Any]) -> float:
+    """The price of one pass: all machines while it runs, and the bytes that leave them."""
     sent = (one.comm_bytes + one.total.dealer_bytes) / 1e9 * table["gigabyte_sent"]
-    return float(sent + seconds / 3600 * parties * table["machine_hour"])
+    return float(sent + seconds / 3600 * machines * table["machine_hour"])
 
 
 def crossover_mbps(

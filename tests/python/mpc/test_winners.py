@@ -36,7 +36,8 @@ def test_every_family_is_timed_for_prompt_and_later_tokens() -> None:
         )
         assert one.later is not None
         assert (one.first.total, one.later.total) == generation.per_token
-        assert one.parties == (3 if one.stack == "spu-aby3" else 2)
+        # A dealer is paid as a party is.
+        assert one.machines == (3 if one.stack in ("spu-aby3", "spu-semi2k") else 2)
 
 
 def test_spu_is_timed_as_aero_private_chat_computes_on_it() -> None:
@@ -88,8 +89,12 @@ def test_where_names_who_wins_in_seconds_dollars_and_bytes() -> None:
         assert found["wins"][name] == expected
         for stack in set(expected.values()):
             measures = [measure for measure, one in expected.items() if one == stack]
-            words = f"{name}: {stack} wins in {' and '.join(measures)}; {rows[stack]['trust']}"
+            words = f"{name}: {stack} wins in {' and '.join(measures)}"
             assert words in run(*given).splitlines()
+    # Of each stack, whether it wins or not, whom its users trust.
+    for row in found["rows"]:
+        told = [line for line in run(*given).splitlines() if row["trust"] in line]
+        assert any(row["stack"] in line for line in told)
     for one in found["crossovers"]:
         pair = {one["first"], one["second"]}
         at = [each for each in passes("SM+LN+G") if each.stack in pair]
