@@ -14,6 +14,7 @@ from aero.cli.errors import one_line_errors
 
 if TYPE_CHECKING:
     from aero.mpc import NetworkProfile
+    from aero.mpc.advised import Advised
     from aero.mpc.winners import Passes
 
 Rtt = Annotated[float, typer.Option(help="Round trip, milliseconds.", min=0, max=3.6e6)]
@@ -65,12 +66,12 @@ def advise(
                 "s saved": f"{now - one.seconds:,.1f}",
                 "function": one.change.effect,
             }
-            return row if memory is None else row | {"fits": "yes" if one.fits else "no"}
+            return row if memory is None else row | {"fits": _fits(one)}
 
         def total(name: str, one: Any) -> str:
             return (
                 f"{name}: {in_units(one.report.comm_bytes)} GB and {one.seconds:,.1f} s instead of "
-                f"{in_units(own)} GB and {now:,.1f} s"
+                f"{in_units(own)} GB and {now:,.1f} s{'' if one.fits else '; it does not fit'}"
             )
 
         def text() -> str:
@@ -79,8 +80,7 @@ def advise(
                 f"{found.report.stack_text}, {found.network.name}: {in_units(own)} GB, "
                 f"{now:,.1f} s",
                 f"trust: {found.report.trust}",
-                f"memory: the shares of the weights alone are {in_units(found.share_bytes)} GB a "
-                "party",
+                f"memory of a party: {_memory(found.now)}",
                 "",
                 *table_lines([cells(one) for one in found.rows]),
                 *([f"saves nothing here: {', '.join(found.idle)}"] if found.idle else []),
@@ -102,6 +102,25 @@ def advise(
         commands, without = found.commands(label, model), found.without_command
         words = {"commands": commands, "without_command": without}
         put(text, lambda: found.to_dict() | words, str, as_json=as_json, as_csv=False)
+
+
+def _fits(one: Advised) -> str:
+    """Whether a party's memory suffices: "maybe" where the shares alone are known to fit."""
+    if not one.fits:
+        return "no"
+    if one.memory_bytes is None:
+        return "maybe"
+    return "sliced" if one.sliced else "yes"
+
+
+def _memory(one: Advised) -> str:
+    from aero.tables import in_units
+
+    shares = in_units(one.share_bytes)
+    if one.memory_bytes is None:
+        return f"at least the shares of the weights, {shares} GB"
+    most = in_units(one.memory_bytes, decimals=1)
+    return f"at most {most} GB, of it {shares} GB shares of the weights"
 
 
 def where(
@@ -180,6 +199,7 @@ def _rows_of(
                     "dealer_bytes_per_1000": report.total.dealer_bytes * scale,
                     "setup_bytes": setup.comm_bytes if setup else 0.0,
                     "share_bytes": one.share_bytes,
+                    "memory_bytes": one.memory_bytes,
                     "trust": one.first.trust,
                 }
             )
@@ -232,7 +252,11 @@ def _winners_text(
             "GB/1,000": in_units(row["bytes_per_1000"]),
             "dealer GB/1,000": in_units(row["dealer_bytes_per_1000"]),
             "keys MB": in_units(row["setup_bytes"], "MB", 1),
-            "weights GB/party": in_units(row["share_bytes"]),
+            "memory GB/party": (
+                f"> {in_units(row['share_bytes'], decimals=1)}"
+                if row["memory_bytes"] is None
+                else in_units(row["memory_bytes"], decimals=1)
+            ),
         }
         for row in rows
     ]
@@ -248,8 +272,9 @@ def _winners_text(
                 f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
                 for c in crossings
             ),
-            "note: memory is the shares of the weights alone; ciphertexts of one product "
-            "can take many times that",
+            "note: memory is the most that a run takes with its products in one piece; in slices "
+            "it takes less, and `aero cost advise --memory` prices them; > marks the shares of the "
+            "weights alone",
             f"note: dollars by {table['source']}",
         ]
     )

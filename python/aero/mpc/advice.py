@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.families.mixtures import REVEALED
+from aero.mpc.advised import Advised, Room
 from aero.mpc.changes import APPROXIMATE, NONE, TRAINING, Change, described_changes
 from aero.mpc.cost import FieldValue
 from aero.mpc.cost_report import CostReport, words_of
-from aero.mpc.every_change import every_change, padding, revealed_routing
+from aero.mpc.every_change import every_change, kept_operations, padding, revealed_routing
 from aero.mpc.given_networks import is_described, is_exported, is_folder, preset_named
 from aero.mpc.own_networks import (
     CONVERTED,
@@ -25,10 +26,10 @@ from aero.mpc.own_networks import (
     word_of,
 )
 from aero.mpc.padding import cheaper_lengths
-from aero.mpc.party_memory import share_bytes
+from aero.mpc.party_memory import kept_tokens
 from aero.mpc.priced_network import of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, link_words
-from aero.mpc.simulation import described_spec, network_on, simulate
+from aero.mpc.simulation import described_spec, network_on
 
 # The stacks of `aero private`, with the setting that chooses them.
 _RUNS = {
@@ -41,31 +42,11 @@ _SIZES = ("model", "context_length", "vocab_size")
 
 
 @dataclass(frozen=True)
-class Advised:
-    """A change with its price.
-
-    Attributes:
-        change: What changes.
-        report: The pass with it.
-        seconds: Of that pass.
-        fields: Of the stack, all that were set.
-        fits: Whether a party's shares of the weights fit the given memory.
-    """
-
-    change: Change
-    report: CostReport
-    seconds: float
-    fields: Mapping[str, FieldValue]
-    fits: bool = True
-
-
-@dataclass(frozen=True)
 class Advice:
     """All changes of one pass.
 
     Attributes:
-        report: The pass as it is.
-        seconds: Of it.
+        now: The pass as it is.
         network: The link.
         rows: Single changes that save seconds or bytes, those that save most seconds first.
         idle: The names of the others.
@@ -73,7 +54,6 @@ class Advice:
         approximate: Those and the approximate ones that save; None where there is none.
         networks: All of those and another network that a command trains or converts, the fastest
             first.
-        share_bytes: A party's shares of the weights, the least that it keeps.
         own: The network, where it is one of ours, a GPT-2 or a Pythia.
         exact_gelu: Its GELU is the exact one.
         runs: `aero private` runs it.
@@ -82,21 +62,29 @@ class Advice:
         keywords: Of `simulate`, as they were given.
     """
 
-    report: CostReport
-    seconds: float
+    now: Advised
     network: NetworkProfile
     rows: tuple[Advised, ...]
     idle: tuple[str, ...]
     as_it_is: Advised
     approximate: Advised | None
     networks: tuple[Advised, ...]
-    share_bytes: float
     own: ArchitectureSpec | None
     exact_gelu: bool
     runs: bool
     exported: bool
     compute: ComputeProfile
     keywords: Mapping[str, FieldValue]
+
+    @property
+    def report(self) -> CostReport:
+        """The pass as it is."""
+        return self.now.report
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of that pass."""
+        return self.now.seconds
 
     @property
     def trained(self) -> Advised | None:
@@ -122,20 +110,25 @@ class Advice:
             model: The preset of a label.
         """
         lines = []
-        on_a_stack_that_runs = self.report.description.base in _RUNS
         chosen = [one for one in (self.as_it_is, self.approximate) if one is not None]
-        if self.exported and on_a_stack_that_runs:
+        if self.exported and self.is_run:
             lines = [f"aero export {shlex.quote(source)} --output EXPORT"]
-            lines += [_run("EXPORT", one) for one in chosen]
-        elif not self.runs or not on_a_stack_that_runs:
+            lines += [_run("EXPORT", one) for one in chosen if one.fits]
+        elif not self.runs or not self.is_run:
             lines = [self.priced_again(source, one) for one in chosen]
         elif self.trained is None:
-            lines = [_run("RUN", one) for one in chosen]
+            lines = [_run("RUN", one) for one in chosen if one.fits]
         preset = "" if is_folder(source) else preset_named(source) or model
         if self.trained is not None:
             lines += self.commands_of(self.trained.change.network, preset, source)
-            lines += [_run("RUN", self.trained)] if on_a_stack_that_runs else []
+            runs = self.report.description.base in _RUNS and self.trained.fits
+            lines += [_run("RUN", self.trained)] if runs else []
         return lines
+
+    @property
+    def is_run(self) -> bool:
+        """Whether `aero private` runs it on this stack, and in the given memory."""
+        return self.report.description.base in _RUNS and self.as_it_is.fits
 
     def priced_again(self, source: str, one: Advised) -> str:
         """The command that prices the network with the settings of a change on the same link."""
@@ -181,7 +174,8 @@ class Advice:
             "network": self.network.to_dict(),
             "comm_bytes": self.report.comm_bytes,
             "seconds": self.seconds,
-            "share_bytes": self.share_bytes,
+            "share_bytes": self.now.share_bytes,
+            "memory_bytes": self.now.memory_bytes,
             "changes": [self._row(one) for one in self.rows],
             "saves_nothing": list(self.idle),
             "as_it_is": self._row(self.as_it_is),
@@ -201,6 +195,7 @@ class Advice:
             "saved_bytes": self.report.comm_bytes - one.report.comm_bytes,
             "seconds": one.seconds,
             "saved_seconds": self.seconds - one.seconds,
+            "memory_bytes": one.memory_bytes,
             "fits": one.fits,
         }
 
@@ -224,9 +219,11 @@ def advise(
         memory_bytes: Of each party.
         **keywords: Of `simulate`: `model`, `context_length`, `vocab_size`, and fields.
     """
-    priced_network, described, priced = network_on(given, stack=stack, **keywords)
-    found = _core.simulate(priced_network.core, priced)
-    base = CostReport.of(priced_network, described, priced, found)
+    priced_network, _, priced = network_on(given, stack=stack, **keywords)
+    kept = kept_operations(given, stack, **keywords) if keywords.get(REVEALED) else ()
+    room = Room(network, compute, memory_bytes, kept_tokens(given, priced_network))
+    now = room.priced(given, Change("as it is", keeps=kept), stack=stack, **keywords)
+    base, seconds = now.report, now.seconds
     own = base.spec or own_network(priced_network)
     source = description_of(priced_network) if own is None else own
     is_exact = own is not None and base.stack_fields["gelu"] == "erf"
@@ -238,13 +235,16 @@ def advise(
         # A spec alone has GELU's tanh form.
         if exact is not None and isinstance(given, ArchitectureSpec):
             given = _described(given, exact_gelu=True)
-        length = base.sizes["context_length"]
+        length = change.keys or base.sizes["context_length"]
+        # Those of another stack are what it takes of them.
+        changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
+        change = replace(change, keeps=change.keeps or kept)
         try:
-            return _priced(given, change, network, compute, stack, length, fields, memory_bytes)
+            on = change.stack or stack
+            return room.priced(given, change, stack=on, context_length=length, **changed)
         except ValueError:  # the stack has no such field, or the network no such length
             return None
 
-    seconds = base.latency(network, compute).seconds
     padded = cheaper_lengths(priced_network, priced, network, compute_profile(compute))
     changes = [*every_change(source, priced_network, stack, fields), *map(padding, padded)]
     changes += revealed_routing(given, stack, **keywords)
@@ -254,28 +254,28 @@ def advise(
         changes += own_decoder(priced_network)
     rows = [one for change in changes if (one := price(change))]
     rows.sort(key=lambda one: one.seconds)
-    kept = [one for one in rows if one.seconds < seconds or one.report.comm_bytes < base.comm_bytes]
+    saving = [
+        one for one in rows if one.seconds < seconds or one.report.comm_bytes < base.comm_bytes
+    ]
     exactly: dict[str, FieldValue] = {}
     roughly: dict[str, FieldValue] = {}
-    for one in kept:
+    for one in saving:
         if one.seconds < seconds and one.change.runs and not one.change.stack:
             exactly |= one.change.fields if one.change.effect == NONE else {}
             roughly |= one.change.fields if one.change.effect.startswith(APPROXIMATE) else {}
     together = exactly | roughly
-    now = Advised(Change("as it is"), base, seconds, fields)
     as_it_is = price(Change("settings of the run", NONE, exactly)) or now
     approximate = price(Change(", ".join(roughly), APPROXIMATE, together)) if roughly else None
     networks = [
         one
-        for row in kept
+        for row in saving
         if row.change.label
         and (one := price(replace(row.change, fields=together))) is not None
         and one.seconds < (approximate or as_it_is).seconds
     ]
-    idle = tuple(one.change.short for one in rows if one not in kept)
+    idle = tuple(one.change.short for one in rows if one not in saving)
     advice = Advice(
-        base, seconds, network, tuple(kept), idle, as_it_is, approximate, (),
-        share_bytes(source, stack),
+        now, network, tuple(saving), idle, as_it_is, approximate, (),
         own, exact is not None, own is not None or is_described(given),
         own is None and is_exported(given) and predicts_next(priced_network.core.operations),
         compute_profile(compute), {k: v for k, v in keywords.items() if v is not None},
@@ -294,28 +294,3 @@ def _run(network: str, chosen: Advised) -> str:
 
 def _described(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:
     return {"label": spec.label, **described_spec(spec, exact_gelu=exact_gelu)}
-
-
-def _priced(
-    given: Any,
-    change: Change,
-    network: NetworkProfile,
-    compute: str | ComputeProfile,
-    stack: str,
-    length: int,
-    fields: Mapping[str, FieldValue],
-    memory_bytes: float | None,
-) -> Advised:
-    on = change.stack or stack
-    # Those of another stack are what it takes of them.
-    changed: dict[str, Any] = {**({} if change.stack else fields), **change.fields}
-    report = simulate(given, stack=on, context_length=change.keys or length, **changed)
-    rate, wait = change.link
-    link = replace(
-        network,
-        uplink_mbps=network.uplink_mbps * rate,
-        downlink_mbps=network.downlink_mbps * rate,
-        round_trip_seconds=network.round_trip_seconds * wait,
-    )
-    fits = memory_bytes is None or share_bytes(given, on) <= memory_bytes
-    return Advised(change, report, report.latency(link, compute).seconds, changed, fits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,7 @@ class Change:
         keys: T, instead of the given one.
         link: Factors of bandwidth and round trip.
         runs: `aero private` has it.
+        keeps: Operations whose weights a party keeps; empty: those of the network.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Change:
     keys: int = 0
     link: tuple[float, float] = (1.0, 1.0)
     runs: bool = True
+    keeps: Sequence[Mapping[str, Any]] = ()
 
     @property
     def short(self) -> str:

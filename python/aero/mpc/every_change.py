@@ -18,7 +18,7 @@ from aero.mpc.changes import (
 from aero.mpc.cost import FieldValue
 from aero.mpc.described_stacks import stack_description
 from aero.mpc.generation import private_fields
-from aero.mpc.own_networks import description_of, predicts_next
+from aero.mpc.own_networks import Operations, description_of, predicts_next
 from aero.mpc.padding import Longer
 from aero.mpc.priced_network import PricedNetwork
 from aero.mpc.simulation import described_spec, network_on
@@ -78,7 +78,15 @@ def revealed_routing(given: Any, stack: str, **keywords: Any) -> list[Change]:
     except ValueError:  # no configuration of a mixture
         return []
     name = "a token's own experts alone"
-    return [Change(name, f"{NONE}; both parties see the routing", network=description_of(network))]
+    effect, seen = f"{NONE}; both parties see the routing", description_of(network)
+    return [Change(name, effect, network=seen, keeps=kept_operations(given, stack, **keywords))]
+
+
+def kept_operations(given: Any, stack: str, **keywords: Any) -> Operations:
+    """The operations whose weights a party keeps: of all experts, whoever sees the routing."""
+    hidden = {name: value for name, value in keywords.items() if name != REVEALED}
+    network, _, _ = network_on(given, stack=stack, **hidden)
+    return network.core.operations
 
 
 def padding(one: Longer) -> Change:

@@ -17,8 +17,12 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.given_networks import is_described, is_exported
+from aero.mpc.own_networks import own_network
 from aero.mpc.priced_network import PRIVATE_STACKS, PricedNetwork
 from aero.mpc.simulation import described_spec, operation_cost
+
+Operations = Sequence[Mapping[str, Any]]
 
 _CHEETAH = "spu-0.9.5"
 _POLYNOMIAL_BYTES = 8192 * 3 * 8
@@ -60,7 +64,7 @@ class PartyMemory:
         sequences: Side by side.
     """
 
-    operations: Sequence[Mapping[str, Any]]
+    operations: Operations
     weights: int
     context: int
     rows: int
@@ -147,11 +151,19 @@ class PartyMemory:
         return -(-length // -(-length // longest))
 
 
-def memory_of(network: PricedNetwork, report: CostReport) -> PartyMemory | None:
+def memory_of(
+    network: PricedNetwork, report: CostReport, context: int, kept: Operations = ()
+) -> PartyMemory | None:
     """What a run of a priced pass takes; None where no run of ours tells it.
 
     Those are stacks that `aero private` does not run, and networks whose parts read other numbers
     of rows, as of pictures and sounds.
+
+    Args:
+        network: That is priced.
+        report: Its price.
+        context: Tokens whose keys and values are kept.
+        kept: Operations whose weights a party keeps; empty: those of the network.
     """
     operations = network.core.operations
     if report.description.base not in PRIVATE_STACKS or any(
@@ -160,9 +172,20 @@ def memory_of(network: PricedNetwork, report: CostReport) -> PartyMemory | None:
         return None
     length = report.sizes["context_length"]
     return PartyMemory(
-        operations, _numbers(operations), network.positions or length, length, report.description,
+        operations, _numbers(kept or operations), context, length, report.description,
         report.changed_fields(), [one.cost for one in report.operations if one.kind in HEADS],
     )  # fmt: skip
+
+
+def kept_tokens(given: Any, network: PricedNetwork) -> int:
+    """For how many tokens a run keeps keys and values, of a network and what it was given as.
+
+    `aero private` has room for all positions; of what it does not run it is one pass.
+    """
+    length = network.sizes["context_length"]
+    is_own = network.spec is not None or own_network(network) is not None
+    runs = is_own or is_described(given) or is_exported(given)
+    return (network.positions or length) if runs else length
 
 
 def share_width(stack: str | StackDescription) -> int:
@@ -178,7 +201,7 @@ def share_bytes(given: ArchitectureSpec | Mapping[str, Any], stack: str | StackD
     )
 
 
-def _flat(operations: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
+def _flat(operations: Operations) -> Iterator[tuple[bool, Mapping[str, Any]]]:
     """Every operation of every layer, with whether it is in one."""
     for entry in operations:
         for _ in range(entry.get("repeat", 1)):
@@ -195,7 +218,7 @@ def _matrix(one: Mapping[str, Any]) -> int:
     return int(one["rows"]) * int(one["width"]) if one["op"] == "embed" else 0
 
 
-def _numbers(operations: Sequence[Mapping[str, Any]]) -> int:
+def _numbers(operations: Operations) -> int:
     """Numbers of all weights: matrices, and vectors as wide as what they are added to."""
     found = 0
     for _, one in _flat(operations):

@@ -10,14 +10,14 @@ from typing import Any
 
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import stack_description
-from aero.mpc.every_change import PROTOCOLS
+from aero.mpc.every_change import PROTOCOLS, kept_operations
 from aero.mpc.generation import private_fields, simulate_generation
 from aero.mpc.latency import Latency
 from aero.mpc.own_networks import predicts_next
-from aero.mpc.party_memory import share_bytes
+from aero.mpc.party_memory import kept_tokens, memory_of, share_bytes
 from aero.mpc.priced_network import lowerings_of, of_each
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.simulation import described_spec, network_on, simulate
+from aero.mpc.simulation import network_on, simulate
 from aero.reading import checked, parse_yaml, read_yaml
 
 _DOLLARS = {
@@ -37,6 +37,7 @@ class Passes:
         left_out: Fields of the user that the stack lacks.
         machines: How many are paid: the parties' and the dealer's.
         share_bytes: A party's shares of the weights, the least that it keeps in memory.
+        memory_bytes: What a party takes in all, at most; None where that is known of no run.
     """
 
     stack: str
@@ -45,6 +46,7 @@ class Passes:
     left_out: tuple[str, ...]
     machines: int
     share_bytes: float
+    memory_bytes: float | None
 
     def seconds(self, network: NetworkProfile, compute: str | ComputeProfile) -> tuple[float, ...]:
         """The seconds of the first pass and of a later one."""
@@ -79,15 +81,13 @@ def passes(given: Any, stacks: Sequence[str] = PROTOCOLS, **keywords: Any) -> li
             first, later = made.prefill, made.token_report(1)
         else:  # an encoder, or a classifier: one pass
             first = simulate(given, stack=stack, **fields)
-        operations = (
-            described_spec(network.spec) if network.spec is not None
-            else {"operations": network.core.operations}
-        )  # fmt: skip
+        kept = kept_operations(given, stack, **given_here)
+        memory = memory_of(network, first, kept_tokens(given, network), kept)
         three = "three parties" in described[stack].trust or first.total.dealer_bytes > 0
         found.append(
             Passes(
                 stack, first, later, tuple(sorted(lacks[stack])), 3 if three else 2,
-                share_bytes(operations, stack),
+                share_bytes({"operations": kept}, stack), memory.run_bytes() if memory else None,
             )
         )  # fmt: skip
     return found

@@ -11,7 +11,7 @@ from tests.python.mpc.given_configurations import BERT, GPT2, LLAMA, VIT
 
 import aero
 from aero import mpc
-from aero.mpc.party_memory import PartyMemory, memory_of, share_bytes
+from aero.mpc.party_memory import PartyMemory, kept_tokens, memory_of, share_bytes
 from aero.mpc.simulation import network_on
 from aero.private.parties.memory import in_slices, party_bytes
 from aero.private.settings import STACKS, PrivateSettings
@@ -19,7 +19,7 @@ from aero.private.settings import STACKS, PrivateSettings
 
 def memory(given: Any, **keywords: Any) -> PartyMemory:
     network, _, _ = network_on(given, **keywords)
-    found = memory_of(network, mpc.simulate(given, **keywords))
+    found = memory_of(network, mpc.simulate(given, **keywords), kept_tokens(given, network))
     assert found is not None
     return found
 
@@ -63,4 +63,4 @@ def test_a_party_takes_more_than_its_shares_and_other_stacks_tell_those_alone() 
             assert memory(given, stack=stack).party_bytes > shares
     for given, stack in ((GPT2, "openbumblebee"), (VIT, "spu-0.9.5")):
         network, _, _ = network_on(given, stack=stack)
-        assert memory_of(network, mpc.simulate(given, stack=stack)) is None
+        assert memory_of(network, mpc.simulate(given, stack=stack), 128) is None
