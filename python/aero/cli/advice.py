@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +17,11 @@ from aero.cli.errors import one_line_errors
 if TYPE_CHECKING:
     from aero.mpc import NetworkProfile
     from aero.mpc.advised import Advised
+    from aero.mpc.changes import Change
     from aero.mpc.winners import Passes
 
+# That the table of advice and its notes may have.
+_COLUMNS = 100
 Rtt = Annotated[float, typer.Option(help="Round trip, milliseconds.", min=0, max=3.6e6)]
 Mbps = Annotated[float, typer.Option(help="Each direction, 1e6 bit/s.", min=1e-3, max=1e6)]
 Machines = Annotated[
@@ -58,15 +63,18 @@ def advise(
             **_sizes(model, context_length, vocab_size), **settings(set_),
         )  # fmt: skip
         own, now = found.report.comm_bytes, found.seconds
+        notes = list(dict.fromkeys(more for one in found.rows if (more := _note(one.change))))
 
         def cells(one: Any) -> dict[str, str]:
             row = {
-                "change": one.change.name,
+                "change": one.change.short,
                 "GB saved": in_units(own - one.report.comm_bytes),
                 "s saved": f"{now - one.seconds:,.1f}",
-                "function": one.change.effect,
+                "function": _effect(one.change)[0],
             }
-            return row if memory is None else row | {"fits": _fits(one)}
+            row |= {} if memory is None else {"fits": _fits(one)}
+            more = _note(one.change)
+            return row | {"note": str(notes.index(more) + 1) if more else ""}
 
         def total(name: str, one: Any) -> str:
             return (
@@ -83,7 +91,8 @@ def advise(
                 f"memory of a party: {_memory(found.now)}",
                 "",
                 *table_lines([cells(one) for one in found.rows]),
-                *([f"saves nothing here: {', '.join(found.idle)}"] if found.idle else []),
+                *_wrapped("saves nothing here: " + ", ".join(found.idle or ["none"])),
+                *(line for n, text in enumerate(notes, 1) for line in _wrapped(f"{n}: {text}")),
                 "",
                 total("the same function", found.as_it_is),
             ]
@@ -102,6 +111,26 @@ def advise(
         commands, without = found.commands(label, model), found.without_command
         words = {"commands": commands, "without_command": without}
         put(text, lambda: found.to_dict() | words, str, as_json=as_json, as_csv=False)
+
+
+def _effect(change: Change) -> tuple[str, str]:
+    """What a change does to the function in a word or two, and the rest of it."""
+    word, rest = re.split(r"[:;] |$", change.effect, maxsplit=1)
+    return word, rest
+
+
+def _note(change: Change) -> str:
+    """What a row of the table has no room for."""
+    from aero.mpc.own_networks import word_of
+
+    name = change.name if change.name != change.short else ""
+    run = ", ".join(f"{field}={word_of(value)}" for field, value in change.fields.items())
+    texts = (name, _effect(change)[1], f"with {run}" if run != change.short and run else "")
+    return "; ".join(text for text in texts if text)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _COLUMNS, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _fits(one: Advised) -> str:

@@ -31,7 +31,8 @@ def described(config: Mapping[str, Any]) -> Described:
     if values.family not in FAMILIES:
         raise ValueError(
             f"configuration: model_type must be one of {', '.join(sorted(FAMILIES))}, got "
-            f"{values.family!r}; describe the network in a network.json, or take the nearest label"
+            f"{values.family!r}; describe the network in a network.json, take the nearest label, "
+            "or in Python price torch.export.export(model, inputs), which needs no known family"
         )
     found = FAMILIES[values.family](values)
     named = values.get("architectures", default=[])

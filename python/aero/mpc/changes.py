@@ -140,8 +140,7 @@ def attention_changes(description: Mapping[str, Any], length: int) -> Iterator[C
         made = with_window(description, window) if window >= _LEAST_WINDOW else None
         if made is not None:
             yield Change(
-                f"a window of {window} tokens, in blocks of {BLOCK} queries", TRAINING,
-                {"attention_block": BLOCK}, network=made,
+                f"a window of {window} tokens", TRAINING, {"attention_block": BLOCK}, network=made,
             )  # fmt: skip
 
 
@@ -168,9 +167,11 @@ def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:
         ("norms that fold into the weights", TRAINING, [foldable]),
         ("ReLU, and norms that fold into the weights", TRAINING, [relu, foldable]),
     ]
+    known = [description["operations"]]
     for name, effect, changes in wanted:
         made = changed(description, changes)
-        if made["operations"] != description["operations"]:
+        if made["operations"] not in known:
+            known.append(made["operations"])
             yield Change(name, effect, network=made)
     halved = _halved_heads(description)
     if halved is not None:

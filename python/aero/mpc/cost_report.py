@@ -257,7 +257,7 @@ class CostComparison:
         ]
         first, second = (
             f"{report.label}, "
-            + ", ".join(f"{letter} {own[size]}" for letter, size in shown)
+            + ", ".join(f"{letter} {own[size]}" for letter, size in shown if own[size])
             + f", on {report.stack_text}"
             for report, own in zip((self.first, self.second), sizes, strict=True)
         )

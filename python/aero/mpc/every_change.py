@@ -60,7 +60,7 @@ def every_change(
     changes = [one for one in changes if not one.stack or one.stack != stack]
     if length > 1:
         shorter = f"{length // 2} instead of {length} tokens"
-        changes.append(Change(shorter, "of a shorter prompt", keys=length // 2))
+        changes.append(Change(shorter, "shorter prompt", keys=length // 2))
     return [
         *changes,
         Change("ten times the bandwidth", link=(10.0, 1.0)),

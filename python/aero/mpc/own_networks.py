@@ -90,7 +90,7 @@ def own_decoder(network: PricedNetwork) -> Iterator[Change]:
         made = ArchitectureSpec.from_label(_DECODER, **sizes)
     except ValueError:  # heads that do not divide the width
         return
-    name = f"a decoder of our own, {_DECODER}, as deep and as wide"
+    name = f"our decoder {_DECODER}, as deep and as wide"
     yield Change(name, TRAINING, network=made, label=_DECODER)
 
 

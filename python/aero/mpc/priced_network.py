@@ -119,6 +119,11 @@ def exact_gelu_fields(stack: StackDescription, exact: bool) -> dict[str, FieldVa
     return {"gelu": "erf"} if exact and stack.all_fields()["gelu"] == "tanh" else {}
 
 
+def sizes_in_words(sizes: Mapping[str, int]) -> list[str]:
+    """The sizes by their letters; a network without heads or vocabulary has none of them."""
+    return [f"{letter} {sizes[size]}" for letter, size in SIZES.items() if sizes[size]]
+
+
 def kept_as_shares(stack: str) -> str:
     """Says that a price over several tokens has a cache, and whether a private run has it."""
     if stack in PRIVATE_STACKS:

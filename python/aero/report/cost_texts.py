@@ -14,7 +14,7 @@ from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
 from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.priced_network import SIZES, Lowerings, trusted
+from aero.mpc.priced_network import Lowerings, sizes_in_words, trusted
 from aero.mpc.schedule import Schedule
 from aero.tables import in_units, table_csv, table_lines
 
@@ -176,12 +176,12 @@ def written(lowerings: Lowerings) -> str:
 
 def title_lines(report: CostReport) -> list[str]:
     """The network, its sizes and its stack, with the fields that differ from the named one."""
-    sizes = [f"{letter} {report.sizes[size]}" for letter, size in SIZES.items()]
+    sizes = sizes_in_words(report.sizes)
     if report.spec is not None:
         sizes.append(f"final norm {report.spec.final_norm}")
     return [
         f"One private forward pass of {report.label}",
-        f"{', '.join(sizes)}; stack {report.stack_text}",
+        f"{', '.join(sizes)}{'; ' * bool(sizes)}stack {report.stack_text}",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,29 @@ def test_fields_that_are_given_hold_in_every_row_that_has_them(tmp_path: Path) -
         row = smaller if command == "advise" else smaller["rows"][0]
         whole = share_bytes(mpc.simulate("SM+LN+G", num_layers=1, **TINY).spec, "spu-0.9.5")
         assert row["share_bytes"] == whole
+
+
+@pytest.mark.parametrize("given", ["gpt2", BERT, T5, LLAMA, MIXTRAL])
+def test_the_table_and_its_notes_fit_a_terminal(given: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({} if given == "gpt2" else given))
+    source = given if given == "gpt2" else str(tmp_path)
+    lines = run("advise", source, "--memory", "2").splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("change "))
+    table = lines[start : lines.index("", start)]
+    assert max(map(len, table)) <= 100
+    # Each row has a name and numbers of its own, and its note is below.
+    rows = table[1 : next(n for n, line in enumerate(table) if line.startswith("saves nothing"))]
+    assert len({*rows}) == len(rows)
+    noted = {line.split()[-1] for line in rows if line.split()[-1].isdigit()}
+    assert noted == {line.partition(":")[0] for line in table if re.match(r"\d+: ", line)}
+    found = advise(given, LINK)
+    assert len({(one.change.short, one.change.keys) for one in found.rows}) == len(found.rows)
+
+
+def test_a_network_that_two_changes_make_is_listed_once() -> None:
+    # T5's activation is ReLU already.
+    made = [json.dumps(one.change.network) for one in advise(T5, LINK).rows if one.change.network]
+    assert len(set(made)) == len(made)
 
 
 def test_a_mixture_whose_routing_is_seen_is_a_change_of_its_own() -> None:

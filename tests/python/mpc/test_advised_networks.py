@@ -150,7 +150,7 @@ def test_a_family_that_no_command_trains_ends_in_commands_that_price_it_again(
 def test_a_decoder_of_others_is_replaced_by_one_that_is_called_ours(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     lines = run("advise", str(tmp_path), "--context-length", "16").splitlines()
-    (own,) = (line for line in lines if "training (a decoder of our own" in line)
+    (own,) = (line for line in lines if "training (our decoder" in line)
     export, run_it, _, train, _ = (line for line in lines if line.startswith("aero "))
     assert export == f"aero export {tmp_path} --output EXPORT"
     assert run_it.startswith("aero private run EXPORT --set")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.python.mpc.given_configurations import VIT
 from tests.python.refusals import assert_refused
 from transformers import (
     AutoModelForCausalLM,
@@ -403,3 +404,16 @@ def test_a_cap_of_the_logits_is_a_tanh_of_each_and_leaves_the_argmax() -> None:
         for c in (30.0, None)
     ]  # fmt: skip
     assert last[0] - last[1] == pytest.approx(mpc.operation_cost("tanh", 61).comm_bytes, abs=1)
+
+
+def test_headers_leave_out_what_a_network_does_not_have() -> None:
+    program = torch.export.export(torch.nn.Linear(8, 4), (torch.zeros(3, 8),))
+    for given, missing in ((program, "LHdV"), (VIT, "V")):
+        found = mpc.simulate(given, stack="spu-0.9.5")
+        for title in (to_text(found), *found.compare(mpc.simulate("SM")).names()):
+            assert not any(f"{letter} 0" in title for letter in missing)
+
+
+def test_a_family_that_is_not_known_is_told_of_exported_programs() -> None:
+    with pytest.raises(ValueError, match=r"torch\.export"):
+        mpc.simulate({"model_type": "mamba"})
