@@ -134,7 +134,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _fits(one: Advised) -> str:
-    """Whether a party's memory suffices: "maybe" where the shares alone are known to fit."""
+    """Tells whether a party's memory suffices: "maybe" where the shares alone are known to fit."""
     if not one.fits:
         return "no"
     if one.memory_bytes is None:
@@ -252,7 +252,7 @@ def _wins(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def _winner_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Whom the users of each stack trust, and who wins in what."""
+    """Lines on whom the users of each stack trust, and who wins in what."""
     trust = {row["stack"]: row["trust"] for row in rows}
     lines = [f"trust, {stack}: {whom}" for stack, whom in trust.items()]
     for name, wins in _wins(rows).items():

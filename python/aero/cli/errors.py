@@ -70,7 +70,8 @@ def _name_here(error: Any, path: str) -> str:
         return ""
     from aero.mpc.other_words import name_here
 
-    answer = name_here(option.lstrip("-"))
+    known = [one.name for one in error.ctx.command.params] if error.ctx else []
+    answer = name_here(option.lstrip("-"), known)
     return "" if answer is None else f"; here it is {answer}"
 
 

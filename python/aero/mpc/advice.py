@@ -127,7 +127,7 @@ class Advice:
 
     @property
     def is_run(self) -> bool:
-        """Whether `aero private` runs it on this stack, and in the given memory."""
+        """True where `aero private` runs it on this stack, and in the given memory."""
         return self.report.description.base in _RUNS and self.as_it_is.fits
 
     def priced_again(self, source: str, one: Advised) -> str:

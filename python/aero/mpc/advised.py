@@ -42,7 +42,7 @@ class Advised:
 
 
 class Room(NamedTuple):
-    """Where passes are priced: a link, machines, and the memory of each party."""
+    """The place where passes are priced: a link, machines, and the memory of each party."""
 
     network: NetworkProfile
     compute: str | ComputeProfile

@@ -10,6 +10,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription, default_compute
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.other_words import unknown_keyword
 from aero.mpc.priced_network import (
     SIZES,
     PricedNetwork,
@@ -125,6 +126,7 @@ class CostReport:
         self,
         network: str | NetworkProfile = "paper-testbed",
         compute: Compute = None,
+        **unknown: object,
     ) -> Latency:
         """Returns how long the forward pass takes on a network and two machines.
 
@@ -137,6 +139,7 @@ class CostReport:
                 "paper-testbed,threads=8"; "none" leaves the network alone. Default:
                 `paper-testbed`, and on stacks of shares, such as `spu-semi2k`, `spu-epyc`, which
                 alone has their rates.
+            **unknown: None; words of other tools are answered with the name here.
 
         Raises:
             ValueError: Names the field and its range.
@@ -147,12 +150,10 @@ class CostReport:
             >>> round(report.latency().minutes, 1)
             8.2
         """
-        return Latency.of(
-            self.label,
-            self.operations,
-            network_profile(network),
-            compute_profile(compute or default_compute(self.description)),
-        )
+        for name in unknown:
+            raise unknown_keyword("latency", name, ("network", "compute"))
+        machines = compute_profile(compute or default_compute(self.description))
+        return Latency.of(self.label, self.operations, network_profile(network), machines)
 
     def to_dict(
         self,

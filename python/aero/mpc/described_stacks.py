@@ -27,7 +27,6 @@ element, row and level.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +36,7 @@ from typing import Any
 
 from aero import _core
 from aero.mpc.cost import FieldValue, Stack
+from aero.mpc.other_words import nearest, stack_here
 from aero.reading import parse_yaml, read_json, read_yaml, shown
 
 _KEYS = ("format", "name", "base", "source", "trust", "fields", "prices")
@@ -74,7 +74,7 @@ class StackDescription:
         return Stack(self.base, [*self.fields.items(), *overrides], prices)
 
     def takes(self, name: str, value: FieldValue) -> bool:
-        """Whether a field may have a value here: stacks of shares lack some of Cheetah's."""
+        """Tells whether a field may have a value here: stacks of shares lack some of Cheetah's."""
         try:
             self.with_fields([(name, value)])
         except (ValueError, TypeError):
@@ -113,6 +113,7 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
         raise ValueError(
             f"simulate: stack must be {', '.join(others)} or {last}, or the path of a .yaml, .yml "
             f'or .json description, got "{stack}"'
+            f"{stack_here(stack, [*named, *described_stack_names()])}"
         )
     return StackDescription(stack, stack)
 
@@ -167,8 +168,8 @@ def _described(data: dict[str, Any], name: str) -> StackDescription:
     where = f"stack description {name}"
     for key in data:
         if key not in _KEYS:
-            nearest = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{where}: has no entry {key!r}; did you mean {nearest!r}?")
+            hint = nearest(str(key), _KEYS) or f"; expected {', '.join(sorted(_KEYS))}"
+            raise ValueError(f"{where}: has no entry {key!r}{hint}")
     if data.get("format") != _FORMAT:
         raise ValueError(f"{where}: format must be {_FORMAT}, got {data.get('format')!r}")
     fields = _mapping(data, "fields", where)

@@ -96,7 +96,7 @@ class PartyMemory:
         return _PROCESS_BYTES + held
 
     def in_slices(self, most: float, parties: int = 1) -> PartyMemory | None:
-        """With large products in as few further slices as memory needs; None where none fit.
+        """The same with large products in as few further slices as fit; None where none do.
 
         Args:
             most: Bytes that they may take.
@@ -178,7 +178,7 @@ def memory_of(
 
 
 def kept_tokens(given: Any, network: PricedNetwork) -> int:
-    """For how many tokens a run keeps keys and values, of a network and what it was given as.
+    """How many tokens a run keeps keys and values of; a network, and what it was given as.
 
     `aero private` has room for all positions; of what it does not run it is one pass.
     """

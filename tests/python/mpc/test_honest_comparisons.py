@@ -349,6 +349,8 @@ def test_what_a_dealer_sends_is_said_beside_other_trust_too() -> None:
         ("batch", "aero cost generate --batch"),
         ("seq_len", "context_length"),
         ("num_hidden_layers", "num_layers"),
+        ("protocol", "stack"),
+        ("semi2k", "spu-semi2k"),
     ],
 )
 def test_a_word_of_other_tools_is_answered_with_the_name_here(word: str, answer: str) -> None:
@@ -357,7 +359,61 @@ def test_a_word_of_other_tools_is_answered_with_the_name_here(word: str, answer:
     with pytest.raises(ValueError, match=f"sweep: .*{word}.*{answer}"):
         mpc.sweep("SM", **{word: [2]})
     assert answer in refused("show", "SM", "--set", f"{word}=2")
-    assert answer in refused("show", "SM", f"--{word.replace('_', '-')}", "2")
+    told = refused("show", "SM", f"--{word.replace('_', '-')}", "2")
+    assert answer in told or f"--{answer.replace('_', '-')}" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "answer"),
+    [
+        ("advise", "latency", "--rtt-ms"),
+        ("advise", "bandwidth", "--mbps"),
+        ("where", "rtt", "--rtt-ms"),
+        ("where", "network", "--rtt-ms and --mbps"),
+        ("show", "bandwidth", "--network"),
+        ("where", "memory", "aero cost advise --memory"),
+        ("advise", "protocol", "--stack"),
+        ("advise", "cheetah", "--stack spu-0.9.5"),
+    ],
+)
+def test_a_command_answers_with_an_option_of_its_own(command: str, word: str, answer: str) -> None:
+    told = refused(command, "SM", f"--{word}", "20").partition("here it is ")[2]
+    assert answer in told
+    # Where the command has an option, no other is named.
+    assert not answer.startswith("--r") or "--network" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [("semi2k", "spu-semi2k"), ("Cheetah", "spu-0.9.5"), ("bumblebee", "openbumblebee"),
+     ("aby3", "spu-aby3"), ("spu-2023", "spu-2024")],
+)  # fmt: skip
+def test_a_stack_by_another_name_is_answered_with_its_own(name: str, stack: str) -> None:
+    with pytest.raises(ValueError, match=f"got .*{name}.*did you mean '{stack}'"):
+        mpc.simulate("SM", stack=name)
+
+
+def test_nothing_is_suggested_where_nothing_is_near() -> None:
+    report = mpc.simulate("SM", **TINY)
+    for call, where in (
+        (lambda: mpc.simulate("SM", xyzzy=1), "simulate"),
+        (lambda: mpc.simulate("SM", stack="xyzzy"), "simulate"),
+        (lambda: mpc.sweep("SM", xyzzy=[1]), "sweep"),
+        (lambda: report.latency(xyzzy=1), "latency"),
+    ):
+        with pytest.raises(ValueError, match=f"{where}: .*xyzzy") as error:
+            call()
+        assert "did you mean" not in str(error.value)
+
+
+def test_words_of_a_link_are_answered_where_seconds_are_asked_for() -> None:
+    report = mpc.simulate("SM", **TINY)
+    for word, answer in (("rtt_ms", "round_trip_seconds"), ("mbps", "uplink_mbps"),
+                         ("networks", "network")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"latency: .*{word}.*{answer}"):
+            report.latency(**{word: 3})
+    with pytest.raises(ValueError, match=r"network.*report\.latency"):
+        mpc.simulate("SM", network="lan-1gbps")
 
 
 @pytest.mark.parametrize("word", ["rtt_ms", "latency"])

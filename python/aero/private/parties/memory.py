@@ -1,4 +1,4 @@
-"""Whether a run fits the memory of a machine, before it starts: one that does not is refused.
+"""Checks that a run fits the memory of a machine before it starts.
 
 `aero.mpc.party_memory` says what it takes.
 """
