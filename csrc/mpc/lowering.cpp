@@ -263,25 +263,21 @@ class Lowering {
     return add(operation, SharedProduct{elements(p.width, "product")}, std::move(inputs));
   }
 
-  // A sum waits for its summands, and so for nothing behind one of them.
+  // A sum waits for its summands, and so for nothing behind one of them: one way back from the last
+  // to the earliest, whatever their number.
   Inputs become(const network::Operation&, const network::Add&, Inputs inputs) {
-    const Inputs all = inputs;
-    std::erase_if(inputs, [&](std::size_t one) {
-      return std::any_of(all.begin(), all.end(),
-                         [&](std::size_t other) { return other > one && waits_for(other, one); });
-    });
+    if (inputs.size() < 2) return inputs;
+    const auto [first, last] = std::minmax_element(inputs.begin(), inputs.end());
+    const std::size_t earliest = *first;
+    std::vector<bool> is_waited_for(*last - earliest + 1, false);  // of earliest, ..., last
+    std::vector<bool> is_behind = is_waited_for;
+    for (const std::size_t summand : inputs) is_waited_for[summand - earliest] = true;
+    for (std::size_t i = is_waited_for.size(); i-- > 0;)
+      for (const std::size_t input : graph_[earliest + i].inputs)
+        if (is_waited_for[i] && input >= earliest)
+          is_waited_for[input - earliest] = is_behind[input - earliest] = true;
+    std::erase_if(inputs, [&](std::size_t one) { return is_behind[one - earliest]; });
     return inputs;
-  }
-
-  // Back from `operation`, each one once.
-  bool waits_for(std::size_t operation, std::size_t earlier) const {
-    std::vector<bool> waits(operation - earlier + 1, false);  // of earlier, ..., operation
-    waits[0] = true;
-    for (std::size_t i = earlier + 1; i <= operation; ++i)
-      waits[i - earlier] = std::any_of(
-          graph_[i].inputs.begin(), graph_[i].inputs.end(),
-          [&](std::size_t input) { return input >= earlier && waits[input - earlier]; });
-    return waits.back();
   }
 
   // One row after the other. A group's largest are looked for like a token's.
