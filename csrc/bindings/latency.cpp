@@ -40,9 +40,11 @@ py::dict compute_fields(const std::string& name, const spec::FieldValues& fields
   return fields_dict(mpc::field_values(mpc::with_fields(mpc::compute_profile(name), fields)));
 }
 
-std::vector<mpc::OperationTime> operation_times(
-    const std::vector<const PricedOperation*>& operations, const spec::FieldValues& network_values,
-    const spec::FieldValues& compute_values) {
+using Operations = std::vector<const PricedOperation*>;
+
+std::vector<mpc::OperationTime> operation_times(const Operations& operations,
+                                                const spec::FieldValues& network_values,
+                                                const spec::FieldValues& compute_values) {
   const mpc::NetworkProfile network = mpc::with_fields(mpc::NetworkProfile{}, network_values);
   const mpc::ComputeProfile compute = mpc::with_fields(mpc::ComputeProfile{}, compute_values);
   std::vector<mpc::OperationTime> times;
@@ -53,6 +55,18 @@ std::vector<mpc::OperationTime> operation_times(
     times.push_back(mpc::operation_time(one->cost, placement, network, compute));
   }
   return times;
+}
+
+// Computing, sending and rounds of all operations, one after the other.
+std::array<Nanoseconds, 3> total_time(const Operations& operations,
+                                      const spec::FieldValues& network_values,
+                                      const spec::FieldValues& compute_values, bool full_duplex) {
+  std::array<Nanoseconds, 3> total{};
+  for (const mpc::OperationTime& one : operation_times(operations, network_values, compute_values))
+    total = {mpc::added(total[0], one.compute_alone()),
+             mpc::added(total[1], one.transfer_alone(full_duplex)),
+             mpc::added(total[2], one.rounds)};
+  return total;
 }
 
 std::vector<mpc::Step> steps_of(const std::vector<mpc::OperationTime>& times,
@@ -140,6 +154,9 @@ void bind_latency(py::module_& module) {
              "Where a named compute profile's numbers come from.");
   module.def("operation_times", &operation_times, py::arg("operations"), py::arg("network"),
              py::arg("compute"), "Nanoseconds of every operation on every resource.");
+  module.def("total_time", &total_time, py::arg("operations"), py::arg("network"),
+             py::arg("compute"), py::arg("full_duplex"),
+             "Nanoseconds of computing, sending and rounds, one operation after the other.");
   module.def("schedule", &schedule, py::arg("times"), py::arg("inputs"), py::arg("overlap"),
              py::arg("full_duplex"), "See aero.mpc.Latency.schedule.");
   module.def("makespan", &makespan, py::arg("times"), py::arg("inputs"), py::arg("overlap"),

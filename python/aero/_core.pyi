@@ -322,6 +322,12 @@ def operation_times(
     network: list[tuple[str, _FieldValue]],
     compute: list[tuple[str, _FieldValue]],
 ) -> list[OperationTime]: ...
+def total_time(
+    operations: Sequence[Operation],
+    network: list[tuple[str, _FieldValue]],
+    compute: list[tuple[str, _FieldValue]],
+    full_duplex: bool,
+) -> list[int]: ...
 def schedule(
     times: Sequence[OperationTime],
     inputs: list[tuple[int, ...]],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,6 +58,9 @@ class Duration:
         }
 
 
+_NOTHING = Duration(0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Latency:
     """A report timed on a network and two machines, one operation after the other.
@@ -70,16 +72,14 @@ class Latency:
         priced: Its operations.
         network: The link.
         compute: The machines.
-        operation_times: Per operation the nanoseconds that it asks of every resource.
-        operations: Per operation its time alone.
+        total: The sum over the operations.
     """
 
     label: str
     priced: tuple[Operation, ...]
     network: NetworkProfile
     compute: ComputeProfile
-    operation_times: tuple[_core.OperationTime, ...]
-    operations: tuple[Duration, ...]
+    total: Duration
 
     @staticmethod
     def of(
@@ -89,23 +89,24 @@ class Latency:
         compute: ComputeProfile,
     ) -> Latency:
         """Times priced operations; see `CostReport.latency`."""
-        times = tuple(_core.operation_times(operations, network.values(), compute.values()))
-        return Latency(
-            label=label,
-            priced=operations,
-            network=network,
-            compute=compute,
-            operation_times=times,
-            operations=tuple(
-                Duration(one.compute_alone, one.transfer_alone(network.full_duplex), one.rounds)
-                for one in times
-            ),
-        )
+        machines = network.values(), compute.values()
+        total = Duration(*_core.total_time(operations, *machines, network.full_duplex))
+        return Latency(label, operations, network, compute, total)
 
     @cached_property
-    def total(self) -> Duration:
-        """The sum over the operations."""
-        return _sum(self.operations)
+    def operation_times(self) -> tuple[_core.OperationTime, ...]:
+        """Per operation the nanoseconds that it asks of every resource."""
+        machines = self.network.values(), self.compute.values()
+        return tuple(_core.operation_times(self.priced, *machines))
+
+    @cached_property
+    def operations(self) -> tuple[Duration, ...]:
+        """Per operation its time alone."""
+        duplex = self.network.full_duplex
+        return tuple(
+            Duration(one.compute_alone, one.transfer_alone(duplex), one.rounds)
+            for one in self.operation_times
+        )
 
     @property
     def seconds(self) -> float:
@@ -120,20 +121,22 @@ class Latency:
     @cached_property
     def by_kind(self) -> dict[str, Duration]:
         """The sum per part of the cost report, in the order of the operations."""
-        return {
-            kind: self._where("kind", kind) for kind in dict.fromkeys(o.kind for o in self.priced)
-        }
+        return self._sums("kind")
 
     @cached_property
     def by_layer(self) -> tuple[Duration, ...]:
         """The sum per layer; with `outside_layers` they make the total."""
         layers = 1 + max((o.layer for o in self.priced if o.layer is not None), default=-1)
-        return tuple(self._where("layer", layer) for layer in range(layers))
+        return tuple(self._by_place.get(layer, _NOTHING) for layer in range(layers))
 
     @cached_property
     def outside_layers(self) -> Duration:
         """The operations that belong to no layer."""
-        return self._where("layer", None)
+        return self._by_place.get(None, _NOTHING)
+
+    @cached_property
+    def _by_place(self) -> dict[Any, Duration]:
+        return self._sums("layer")
 
     @property
     def unchecked(self) -> tuple[str, ...]:
@@ -175,13 +178,12 @@ class Latency:
     def __repr__(self) -> str:
         return f"<Latency {self.label} on {self.network.name}: {self.minutes:.2f} min>"
 
-    def _where(self, attribute: str, value: object) -> Duration:
-        pairs = zip(self.priced, self.operations, strict=True)
-        return _sum(time for operation, time in pairs if getattr(operation, attribute) == value)
-
-
-def _sum(durations: Iterable[Duration]) -> Duration:
-    return sum(durations, start=Duration(0, 0, 0))
+    def _sums(self, attribute: str) -> dict[Any, Duration]:
+        found: dict[Any, Duration] = {}
+        for operation, time in zip(self.priced, self.operations, strict=True):
+            where = getattr(operation, attribute)
+            found[where] = found.get(where, _NOTHING) + time
+        return found
 
 
 def unchecked_minutes(network: NetworkProfile, compute: ComputeProfile) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ DEEPSEEK_V3 = {
 CPU_SECONDS = 20
 
 
-@pytest.mark.parametrize("command", ["show"])
+@pytest.mark.parametrize("command", ["show", "where"])
 def test_256_experts_a_layer_are_priced_in_seconds(command: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
     done = subprocess.run(
