@@ -107,6 +107,7 @@ py::dict report_values(const mpc::CostReport& report, const Stack& stack) {
   py::dict values;
   values["operations"] = py::tuple(py::cast(operations_of(report, stack)));
   values["total"] = report.total;
+  values["base_bytes"] = report.base_bytes;
   values["by_kind"] = by_kind_dict(report.by_kind);
   values["by_layer"] = py::tuple(py::cast(report.by_layer));
   values["outside_layers"] = report.outside_layers;
@@ -154,6 +155,8 @@ Cost of_shape(const Stack& stack, const Sizes& sizes) {
 
 mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
 mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
+mpc::OperationShape elementwise_product(const Sizes& s) { return mpc::SharedProduct{s[0]}; }
+mpc::OperationShape weight_scaling(const Sizes& s) { return mpc::WeightScaling{s[0]}; }
 mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
 mpc::OperationShape top_k(const Sizes& s) { return mpc::TopKShape{s[0], s[1], s[2]}; }
 mpc::OperationShape embedding(const Sizes& s) { return mpc::EmbeddingShape{s[0], s[1], s[2]}; }
@@ -192,6 +195,14 @@ std::map<std::string, SizedCost> all_operations() {
         }}},
       {"setup", {0, of_shape<setup>}},
       {"truncation", {1, of_shape<truncation>}},
+      {"elementwise_product", {1, of_shape<elementwise_product>}},
+      {"weight_scaling", {1, of_shape<weight_scaling>}},
+      {"rotary",
+       {1,
+        [](const Stack& one, const Sizes& s) {  // times cos, and times sin
+          const Cost truncated = of_shape<truncation>(one, s);
+          return truncated + truncated;
+        }}},
       {"argmax", {1, of_shape<argmax>}},
       {"softmax", {2, of_shape<softmax>}},
       {"embedding", {3, of_shape<embedding>}},

@@ -41,9 +41,10 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
        "act: the segment GELU of OpenBumbleBee is derived from its source, not measured");
   note(has_gelu && stack.gelu == Gelu::kPiecewise,
        "act: the piecewise GELU in Z_2^64 is derived from its source, not measured");
-  note(any<network::Norm>(
-           network,
-           [](const network::Norm& one) { return one.kind == network::NormKind::kDynamicErf; }),
+  note(derived(Quotable::kDynamicErf) &&
+           any<network::Norm>(
+               network,
+               [](const network::Norm& one) { return one.kind == network::NormKind::kDynamicErf; }),
        "layernorm: the erf of Derf costs what SPU 0.9.5 computes, on every stack; no paper prices "
        "it");
   note(!stack.secret_shape_factors &&
@@ -116,12 +117,15 @@ CostReport simulate(const network::Network& network, const Stack& stack, const P
   report.by_layer.resize(static_cast<std::size_t>(layer_count(network)));
   report.operation_costs.reserve(report.operations.size());
   ShapePrices prices(stack);
+  const bool quotes = stack.prices != Prices{};
   std::array<Cost, kNumKinds> kinds{};
   std::array<bool, kNumKinds> occurs{};
   for (const Operation& operation : report.operations) {
     const Cost cost = prices(operation);
     report.operation_costs.push_back(cost);
     report.total = checked(report.total + cost, "the network");
+    if (quotes && !is_quoted(stack.prices, operation.shape))
+      report.base_bytes += cost.comm_bytes();
     const auto kind = static_cast<std::size_t>(operation.kind);
     kinds[kind] += cost;
     occurs[kind] = true;
@@ -134,7 +138,7 @@ CostReport simulate(const network::Network& network, const Stack& stack, const P
     if (occurs[kind]) report.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
   report.unchecked =
       unchecked_operations(network, stack, occurs[static_cast<std::size_t>(Kind::kArgmax)]);
-  if (stack.prices == Prices{}) return report;
+  if (!quotes) return report;
   const std::string rest = unquoted_parts(report.operations, stack.prices);
   if (!rest.empty())
     report.unchecked.push_back(rest +

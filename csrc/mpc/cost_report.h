@@ -14,8 +14,9 @@ namespace aero::mpc {
 
 struct CostReport {
   OperationGraph operations;
-  std::vector<Cost> operation_costs;           // one per operation
-  Cost total;                                  // their exact sum, as are the sums below
+  std::vector<Cost> operation_costs;  // one per operation
+  Cost total;                         // their exact sum, as are the sums below
+  double base_bytes = 0;              // of it what a stack with quoted prices quotes none for
   std::vector<std::pair<Kind, Cost>> by_kind;  // the kinds that occur, in their order
   std::vector<Cost> by_layer;                  // one per layer
   Cost outside_layers;                         // set-up, embedding, final norm, head, argmax

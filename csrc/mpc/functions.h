@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,9 +19,8 @@ struct PricedFunction {
   Cost (*cost)(const Stack& stack, std::int64_t rows, std::int64_t width);
   // The lines of a program that cost this; others for the same function may cost twice as much.
   std::string_view (*lowering)(const Stack& stack);
-  // None where no description can price it: the price of a LayerNorm or a ReLU is none of an
-  // RMSNorm, a SiLU or a tanh, and no paper on private inference prices DyT or Derf.
-  std::optional<Quotable> quoted_as;
+  // Its own, or that of the function that it is but for public factors or a gain.
+  Quotable quoted_as;
 };
 
 std::span<const PricedFunction> priced_functions();

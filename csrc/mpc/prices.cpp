@@ -11,8 +11,32 @@ namespace aero::mpc {
 namespace {
 
 constexpr std::array<std::string_view, kNumQuotables> kNames{
-    "setup",   "embedding", "weight_product", "head_product", "truncation",
-    "softmax", "layernorm", "gelu",           "relu",         "argmax"};
+    "setup",
+    "embedding",
+    "weight_product",
+    "head_product",
+    "truncation",
+    "softmax",
+    "layernorm",
+    "gelu",
+    "relu",
+    "argmax",
+    "rmsnorm",
+    "silu",
+    "elementwise_product",
+    "weight_scaling",
+    "relu_squared",
+    "tanh",
+    "logistic",
+    "exp",
+    "reciprocal",
+    "reciprocal_square_root",
+    "soft_cap",
+    "one_hot",
+    "masked",
+    "dynamic_tanh",
+    "dynamic_erf",
+};
 
 // Beyond these a number is a typing error; they keep every sum below 2^53 for usual networks, and
 // larger sums are errors of their own.

@@ -23,8 +23,23 @@ enum class Quotable : std::uint8_t {
   kGelu,
   kRelu,
   kArgmax,
+  kRmsNorm,
+  kSilu,
+  kElementwiseProduct,
+  kWeightScaling,
+  kReluSquared,
+  kTanh,
+  kLogistic,
+  kExp,
+  kReciprocal,
+  kReciprocalSquareRoot,
+  kSoftCap,
+  kOneHot,
+  kMasked,
+  kDynamicTanh,
+  kDynamicErf,
 };
-inline constexpr std::size_t kNumQuotables = 10;
+inline constexpr std::size_t kNumQuotables = 25;
 
 // "setup", "embedding", "weight_product", ...
 const std::array<std::string_view, kNumQuotables>& quotable_names();
@@ -32,7 +47,7 @@ const std::array<std::string_view, kNumQuotables>& quotable_names();
 // Either a part of what the model derives (`bytes_factor`, `rounds_factor`) or, where `linear`, a
 // price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and
 // outputs of an m x k x n product: m, m k and m n, of which a causal mask that the stack makes use
-// of leaves some; of softmax and LayerNorm: rows and elements; of anything else: elements. Softmax
+// of leaves some; of softmax and norms: rows and elements; of anything else: elements. Softmax
 // and argmax reduce a row of n elements in ceil(log2 n) levels.
 struct Price {
   bool linear = false;

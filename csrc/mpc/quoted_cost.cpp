@@ -59,10 +59,15 @@ struct Measuring {
     return {Quotable::kSoftmax, real(s.rows), real(s.live), real(s.live),
             levels_of_tree(s.columns)};
   }
-  std::optional<Quantity> operator()(const FunctionShape& s) const {
-    if (!s.function->quoted_as) return std::nullopt;
+  Quantity operator()(const WeightScaling& s) const {
+    return of_elements(Quotable::kWeightScaling, s.elements);
+  }
+  Quantity operator()(const SharedProduct& s) const {
+    return of_elements(Quotable::kElementwiseProduct, s.elements);
+  }
+  Quantity operator()(const FunctionShape& s) const {
     const double elements = real(s.rows) * real(s.width);
-    return Quantity{*s.function->quoted_as, real(s.rows), elements, elements};
+    return {s.function->quoted_as, real(s.rows), elements, elements};
   }
   Quantity operator()(const Argmax& s) const {
     const double elements = real(s.rows) * real(s.elements);
@@ -70,8 +75,8 @@ struct Measuring {
   }
 };
 
-// Nothing for operations that no description can price: no protocol makes opening a share or a
-// secret temperature cheaper or dearer.
+// Nothing for operations that no description can price: no protocol makes opening a share cheaper
+// or dearer, and no paper prices the largest of a row.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {

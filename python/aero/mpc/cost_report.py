@@ -41,6 +41,7 @@ class CostReport:
         stack_fields: All its fields, overrides included.
         operations: The operation graph, in an order in which it can run.
         total: The sum over the operations.
+        base_bytes: Of its bytes those that a stack with quoted prices quotes none for.
         by_kind: The sum per part: qkv/proj, QK, softmax, PV, ffn, act, layernorm, embed, lm head,
             argmax, setup, as far as they occur. `qkv/proj` has the truncation by 1/sqrt(d_k).
         by_layer: The sum per layer; with `outside_layers` they make the total.
@@ -48,8 +49,7 @@ class CostReport:
         unchecked: Parts whose formula no publication or measurement confirms op by op.
         notes: What the price leaves out or takes for granted.
         description: The stack as data, with the source of quoted prices.
-        lowerings: Part -> the lines of a program that its price is of; the same function written in
-            other lines costs something else.
+        lowerings: Part -> the lines of a program that its price is of; others cost otherwise.
     """
 
     label: str
@@ -59,6 +59,7 @@ class CostReport:
     stack_fields: dict[str, FieldValue]
     operations: tuple[Operation, ...]
     total: Cost
+    base_bytes: float
     by_kind: dict[str, Cost]
     by_layer: tuple[Cost, ...]
     outside_layers: Cost
@@ -130,8 +131,6 @@ class CostReport:
     ) -> Latency:
         """Returns how long the forward pass takes on a network and two machines.
 
-        A report is priced once and can be timed on any number of networks.
-
         Args:
             network: A profile, a name of `network_names()`, or a name with changes:
                 "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
@@ -169,6 +168,7 @@ class CostReport:
             "stack": self.stack,
             "stack_fields": dict(self.stack_fields),
             **self.total.to_dict(),
+            "base_bytes": self.base_bytes,
             "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
             "by_layer": [cost.to_dict() for cost in self.by_layer],
             "outside_layers": self.outside_layers.to_dict(),
@@ -267,8 +267,8 @@ class CostComparison:
     def to_dict(self, network: Network = None, compute: Compute = None) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         first, second = self.names()
-        found = {"first": first, "second": second, "ratio": self.ratio}
-        found |= {"rows": self.rows(network, compute)}
+        rows = self.rows(network, compute)
+        found = {"first": first, "second": second, "ratio": self.ratio, "rows": rows}
         doubts = self.unchecked(network, compute)
         return found | words_dict(self.notes(), doubts, self.trust, self.lowerings)
 

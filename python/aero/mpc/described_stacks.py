@@ -12,12 +12,15 @@ A description is YAML or JSON:
       softmax: {bytes_factor: 0.5}                    # half of what the base sends
       gelu: {bytes_per_output: 403.2, rounds: 40}    # or a price of its own
 
-These operations have prices: setup, embedding, weight_product, head_product, truncation, softmax,
-layernorm, gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `rounds_factor`) or
+These operations have prices: setup, embedding, weight_product, head_product, truncation (one of
+RoPE's two), softmax, argmax; the norms layernorm and rmsnorm; elementwise_product (the gate of a
+SwiGLU) and weight_scaling; the functions gelu, silu, relu, relu_squared, tanh, logistic, exp,
+reciprocal, reciprocal_square_root, soft_cap, one_hot, masked, dynamic_tanh and dynamic_erf, and
+with relu a leaky one. A price changes the derived cost (`bytes_factor`, `rounds_factor`) or
 replaces it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both
 parties, `rounds`, `rounds_per_level`, and `client_share` of the bytes (0.5). Rows, inputs and
 outputs of an m x k x n product are m, m k and m n, with `causal_skip` only the live ones; of
-softmax and LayerNorm rows and elements; of the others elements. A row of n elements that softmax or
+softmax and norms rows and elements; of the others elements. A row of n elements that softmax or
 argmax reduces has ceil(log2 n) levels. Operations with prices of their own have no ciphertexts and
 OTs, so times on machines count their bytes and rounds only.
 

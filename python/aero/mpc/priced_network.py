@@ -109,7 +109,7 @@ class PricedNetwork:
             found.append(OTHER_GELU)
         if 0 < self.window < keys and not fields["attention_block"]:
             found.append(_WINDOW)
-        if self.silu:
+        if self.silu and "silu" not in stack.prices:
             found.append(_SILU[str(fields["silu"])])
         return tuple(found)
 

@@ -260,14 +260,16 @@ def operation_cost(
 
     Args:
         name: A part of a network, with the price of a description that has one: `setup`
-            (no size); `truncation`, `relu`, `leaky_relu`, `gelu`, `argmax` (elements); `softmax`
-            (rows, columns); `layernorm` (rows, width); `embedding` (tokens, vocabulary, width);
-            `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
-            `head_product` (heads, rows, inner, columns: shares times shares, truncated).
-            Without a price of their own there: `silu`, `tanh`, `logistic`, `exp`, `reciprocal`,
-            `reciprocal_square_root`, `soft_cap`, `dynamic_tanh`, `dynamic_erf`, `one_hot`,
-            `masked` (elements), `rmsnorm`, `plain_rmsnorm`, `plain_layernorm` (rows, width; plain:
-            without a gain), `top_k` (rows, columns, chosen ones).
+            (no size); `truncation`, `rotary` (two of them), `argmax` (elements); `softmax` (rows,
+            columns); `embedding` (tokens, vocabulary, width); `weight_product` (rows, inner,
+            columns: the weight as the stack has it, truncated); `head_product` (heads, rows, inner,
+            columns: shares times shares, truncated); `elementwise_product` (elements: the same of
+            equal shapes, such as the gate of a SwiGLU), `weight_scaling` (elements, each by a
+            weight); `layernorm`, `rmsnorm`, `plain_layernorm`, `plain_rmsnorm` (rows, width; plain:
+            without a gain); the functions `relu`, `leaky_relu`, `relu_squared`, `gelu`, `silu`,
+            `tanh`, `logistic`, `exp`, `reciprocal`, `reciprocal_square_root`, `soft_cap`,
+            `dynamic_tanh`, `dynamic_erf`, `one_hot`, `masked` (elements).
+            Without a price of its own there: `top_k` (rows, columns, chosen ones).
             The parts of those: `product`, `square`, `private_product`, `multiplexer` (elements);
             `comparison`, `equality` (elements, bits); `matmul` (rows, inner, columns: shares times
             shares, no truncation), `plaintext_product` (the same, each party knows one factor).

@@ -18,6 +18,7 @@ from aero.report.cost_figures import layer_details, layers, stacked_bars, sweep_
 from aero.report.cost_texts import (
     Compute,
     Network,
+    base_lines,
     comparison_rows,
     layer_rows,
     part_rows,
@@ -138,6 +139,9 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
         [
             *parts,
             page.table(comparison_rows(compared, network, compute)),
+            page.paragraphs(
+                base_lines(compared.first, "first: ") + base_lines(compared.second, "second: ")
+            ),
             *_words(
                 compared.notes(),
                 compared.unchecked(network, compute),
@@ -168,6 +172,7 @@ def _report(report: CostReport, network: Network, compute: Compute) -> str:
         [
             *parts,
             page.table(part_rows(report, timed)),
+            page.paragraphs(base_lines(report)),
             page.paragraphs(summary_lines(report, timed)),
             *_words(
                 report.notes,

@@ -142,12 +142,21 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
         *parts[1:-1],
         rule,
         parts[-1],
+        *base_lines(report),
         "",
         *table_lines(layer_rows(report, timed)),
         "",
         *summary_lines(report, timed),
         *said_of(report, timed),
     ]
+
+
+def base_lines(report: CostReport, name: str = "") -> list[str]:
+    """How much of the total the formulas of the stack's base make, where it is over a fifth."""
+    if report.base_bytes <= report.comm_bytes / 5:
+        return []
+    sent = f"{in_units(report.base_bytes)} of {in_units(report.comm_bytes)} GB"
+    return [f"{name}{sent} are {report.description.base}'s"]
 
 
 def said_of(report: CostReport, timed: Latency | None) -> list[str]:
@@ -222,6 +231,7 @@ def _comparison_text(
     first, second = compared.names()
     lines = [f"first:  {first}", f"second: {second}", ""]
     lines += table_lines(comparison_rows(compared, network, compute))
+    lines += base_lines(compared.first, "first: ") + base_lines(compared.second, "second: ")
     times = compared.times(network, compute) or ()
     lines += [
         f"{name}: {to_text(time)}" for name, time in zip(("first", "second"), times, strict=False)

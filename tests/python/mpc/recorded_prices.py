@@ -48,7 +48,7 @@ _CHEETAH = (*cheetah_stack_names(), *optimized_stack_names())
 _SHARES = ("spu-semi2k", "spu-aby3")
 
 # The question, which may gain fields, and words.
-_NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust", "lowerings")
+_NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust", "lowerings", "base_bytes")
 # Counts and rates of protocols without ciphertexts, absent where they are 0.
 _OTHERS = ("helper_bytes", "dealer_bytes", "share_byte_seconds", "ring_product_seconds")
 

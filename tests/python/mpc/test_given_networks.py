@@ -182,7 +182,7 @@ def test_a_soft_cap_costs_a_tanh_and_two_truncations_of_each_score() -> None:
     )
     place = report.operations.index(found[0])
     assert report.operations[softmax].inputs == (place,) and found[0].inputs == (scores,)
-    # No other stack quotes a price of it.
+    # SIGMA's code has none.
     assert mpc.operation_cost("soft_cap", 9, stack="sigma") == mpc.operation_cost(
         "soft_cap", 9, stack="openbumblebee", causal_skip=True
     )

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.cli import app
 from aero.mpc.advice import advise
-from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.described_stacks import StackDescription, described_stack_names
 from aero.mpc.optimization_tables import optimization_table
 from aero.mpc.simulation import optimized_stack_names
 from aero.mpc.winners import passes
@@ -46,7 +46,7 @@ def test_a_comparison_says_all_that_its_reports_say() -> None:
     compared = first.compare(second)
     text, page = to_text(compared), to_html(compared)
     told = {*first.unchecked, *second.unchecked}
-    assert any("act, embed" in words for words in told)  # sigma quotes no ReLU
+    assert any("embed, argmax" in words for words in told)  # sigma quotes neither
     for words in told:
         assert words in text and html.escape(words) in page
         assert any(words in line for line in compared.to_dict()["unchecked"])
@@ -201,7 +201,7 @@ def test_a_description_says_whom_it_trusts(tmp_path: Path) -> None:
 def test_a_sweep_says_which_prices_are_quoted_and_which_are_not() -> None:
     text = to_text(mpc.sweep(["SM+LN+G", "SM+LN+R"], model="tiny", stacks=["sigma"]))
     quoted = next(line for line in text.splitlines() if "quotes prices of" in line)
-    assert "gelu" in quoted and "relu" not in quoted and "openbumblebee derives" in quoted
+    assert "gelu" in quoted and "argmax" not in quoted and "openbumblebee derives" in quoted
     assert "quotes prices" not in to_text(mpc.sweep("SM", model="tiny"))
 
 
@@ -226,7 +226,8 @@ def test_what_relu_alone_saves_is_not_called_the_saving_of_no_activation() -> No
     # Not where one has ReLU, neither has GELU, the stacks or sizes differ, or ReLU saves nothing.
     shorter = mpc.simulate("SM", **{**TINY, "num_layers": 1})
     elsewhere = mpc.simulate("SM", stack="openbumblebee", **TINY)
-    quoted = [mpc.simulate(label, stack="sigma", **TINY) for label in ("SM+LN+G", "SM")]
+    cheap = StackDescription("cheap", "spu-2024", {}, {"gelu": {"bytes_per_output": 1}}, "a paper")
+    quoted = [mpc.simulate(label, stack=cheap, **TINY) for label in ("SM+LN+G", "SM")]
     for one, two in ((baseline, relu), (relu, plain), (plain, fused), (baseline, elsewhere),
                      (baseline, shorter), quoted):  # fmt: skip
         assert "ReLU instead" not in to_text(one.compare(two))
@@ -315,7 +316,7 @@ def test_a_quoted_price_is_not_said_to_be_of_another_stacks_lines() -> None:
     assert sigma.lowerings["act"] == (quoted,) and "OpenBumbleBee" not in str(sigma.lowerings)
     # A factor on what another stack sends is of that stack's lines.
     assert quoted not in str(blb.lowerings)
-    assert mpc.simulate("SM+LN+R", stack="sigma", **TINY).lowerings["act"] == ("max(x, 0)",)
+    assert mpc.simulate("SM+LN+R", stack="blb", **TINY).lowerings["act"] == ("max(x, 0)",)
 
 
 def test_a_table_of_optimizations_says_whom_it_trusts(tmp_path: Path) -> None:

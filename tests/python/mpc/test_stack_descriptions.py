@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.python.refusals import assert_refused
 from aero import _core, mpc
 from aero.mpc.described_stacks import described_stack_names, load_stack, stack_description
 from aero.mpc.optimization_tables import optimization_table
+from aero.report import to_html, to_text
 
 GOOD: dict[str, Any] = {"format": 1, "name": "mine", "base": "spu-2024"}
 
@@ -85,9 +87,57 @@ def test_sigmas_quoted_rounds_are_those_of_its_code() -> None:
         assert sum(layer.rounds for layer in report.by_layer) == rounds
 
 
+# Llama 2 7B's layers: in them the paper's protocols have a price for everything.
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "intermediate_size": 11008, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stack", described_stack_names())
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh", "relu2", "label", "relu"])
+def test_every_part_of_a_layer_has_a_price_of_the_named_stack(stack: str, activation: str) -> None:
+    given = "SM+LN+G" if activation == "label" else {**LLAMA, "hidden_act": activation}
+    report = mpc.simulate(given, stack=stack)
+    outside = ("embed", "argmax") if stack == "sigma" else ("embed", "argmax", "setup")
+    assert report.base_bytes == sum(report.by_kind[kind].comm_bytes for kind in outside)
+
+
+def test_sigmas_assumed_prices_are_what_its_code_opens() -> None:
+    def lookup(ring: int, entries: int) -> float:  # fss/gpu_gelu.cu, both ways
+        return (1 + ring - 2 * 12 + 7 + 2 + entries + 1 + 2 * ring) / 4
+
+    # GELU of GPT-2 and, in a ring of 37 bits, of BERT-tiny, as counted.
+    assert lookup(50, 8) * 12 * 128 * 3072 == 171048960 and lookup(37, 8) * 2 * 128 * 512 == 3473408
+    assert mpc.operation_cost("silu", 100, stack="sigma").comm_bytes == 100 * lookup(50, 10)
+    layernorm, rmsnorm = (
+        mpc.operation_cost(name, 64, 768, stack="sigma").comm_bytes
+        for name in ("layernorm", "rmsnorm")
+    )
+    assert layernorm - rmsnorm - 6 == pytest.approx(64 * 90 / 4, abs=0.1)  # the means
+    assert mpc.operation_cost("rotary", 100, stack="sigma").comm_bytes == 100 * 51 / 4
+
+
+def test_a_total_says_how_much_of_it_another_stack_makes(tmp_path: Path) -> None:
+    path = written(tmp_path, prices={"gelu": {"bytes_per_output": 10}}, source="a paper")
+    report, own = (mpc.simulate("SM+LN+G", stack=stack) for stack in (path, "spu-2024"))
+    left = report.comm_bytes - report.by_kind["act"].comm_bytes
+    assert report.base_bytes == left and own.base_bytes == 0
+    lines = to_text(report).splitlines()
+    total = next(i for i, line in enumerate(lines) if line.startswith("total"))
+    words = f"{left / 1e9:,.3f} of {report.comm_bytes / 1e9:,.3f} GB are spu-2024's"
+    assert lines[total + 1] == words
+    assert html.escape(words) in to_html(report) and words not in to_text(own)
+    compared = own.compare(report)
+    assert f"second: {words}" in to_text(compared)
+    assert html.escape(f"second: {words}") in to_html(compared)
+    # A fifth may pass: Llama's layers are SIGMA's own.
+    assert "openbumblebee's" not in to_text(mpc.simulate(LLAMA, stack="sigma"))
+
+
 def test_the_report_names_what_a_description_has_no_price_for() -> None:
-    notes = mpc.simulate("SM+LN+R", stack="sigma").unchecked
-    assert any(note.startswith("act, embed, argmax: the stack's description") for note in notes)
+    notes = mpc.simulate("SM+LN+G", stack="sigma").unchecked
+    assert any(note.startswith("embed, argmax: the stack's description") for note in notes)
     assert not any("segment GELU" in note for note in mpc.simulate("SM", stack="sigma").unchecked)
     assert not any("no price" in note for note in mpc.simulate("SM", stack="spu-2024").unchecked)
 
@@ -132,8 +182,10 @@ def test_every_priced_operation_can_be_asked_for_alone(tmp_path: Path) -> None:
         "gelu": (9,),
         "relu": (9,),
         "argmax": (50,),
+        "rmsnorm": (4, 8),
     }
-    assert list(sizes) == _core.quotable_names()
+    sizes |= {name: (9,) for name in _core.quotable_names() if name not in sizes}
+    assert sorted(sizes) == sorted(_core.quotable_names())
     path = written(
         tmp_path, prices={name: {"bytes_per_call": 77} for name in sizes}, source="a paper"
     )

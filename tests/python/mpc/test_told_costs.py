@@ -200,6 +200,7 @@ def test_a_report_is_told_in_full() -> None:
         "stack": "spu-2024",
         "stack_fields": report.stack_fields,
         **report.total.to_dict(),
+        "base_bytes": 0.0,
         "by_kind": {kind: cost.to_dict() for kind, cost in report.by_kind.items()},
         "by_layer": [cost.to_dict() for cost in report.by_layer],
         "outside_layers": report.outside_layers.to_dict(),
