@@ -11,6 +11,9 @@ A description is YAML or JSON:
     prices:
       softmax: {bytes_factor: 0.5}                    # half of what the base sends
       gelu: {bytes_per_output: 403.2, rounds: 40}    # or a price of its own
+    keys:                       # of a dealer, where published: by label or family, sizes and T
+      - {networks: [gpt2], num_layers: 12, num_heads: 12, width: 768, context_length: 128,
+         gigabytes: 15.3}
 
 These operations have prices: setup, embedding, weight_product, head_product, truncation (one of
 RoPE's two), softmax, argmax; the norms layernorm and rmsnorm; elementwise_product (the gate of a
@@ -30,7 +33,7 @@ element, row and level.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -40,10 +43,12 @@ from typing import Any
 from aero import _core
 from aero.mpc.cost import FieldValue, Stack
 from aero.mpc.other_words import nearest, stack_here
-from aero.reading import parse_yaml, read_json, read_yaml, shown
+from aero.reading import checked, parse_yaml, read_json, read_yaml, shown
 
-_KEYS = ("format", "name", "base", "source", "trust", "fields", "prices")
+_KEYS = ("format", "name", "base", "source", "trust", "fields", "prices", "keys")
 _FORMAT = 1
+_SIZES = ("num_layers", "num_heads", "width", "context_length")
+_KEYS_OF = {"networks": [str], **dict.fromkeys(_SIZES, int), "gigabytes": int | float}
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class StackDescription:
         source: Where the prices come from; they are quoted, not measured.
         trust: Whom its users trust: parties, how they behave, a dealer, and what is not counted;
             empty: as the base.
+        keys: What a dealer's keys, which no price counts, take of networks that were run.
     """
 
     name: str
@@ -66,6 +72,7 @@ class StackDescription:
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
     trust: str = ""
+    keys: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not self.trust:
@@ -83,6 +90,16 @@ class StackDescription:
         except (ValueError, TypeError):
             return False
         return True
+
+    def key_words(self, label: str, sizes: Mapping[str, Any]) -> list[str]:
+        """Says what the dealer's keys take for a network; nothing where there are none."""
+        known = [
+            f"{one['gigabytes']:g} GB for {label}, T {sizes['context_length']}"
+            for one in self.keys
+            if label in one["networks"] and all(one[size] == sizes[size] for size in _SIZES)
+        ]
+        said = (known or ["not known for this network and size"])[0]
+        return [f"setup: the dealer's keys, in no other number: {said}"] if self.keys else []
 
     def all_fields(self) -> dict[str, FieldValue]:
         """Every field of the stack, before overrides."""
@@ -182,9 +199,10 @@ def _described(data: dict[str, Any], name: str) -> StackDescription:
     }
     source = _text(data, "source", where) if prices or "source" in data else ""
     trust = _text(data, "trust", where) if "trust" in data else ""
+    keys = checked(data.get("keys", []), [_KEYS_OF], f"{where}: keys")
     name, base = _text(data, "name", where), _text(data, "base", where)
     try:
-        description = StackDescription(name, base, fields, prices, source, trust)
+        description = StackDescription(name, base, fields, prices, source, trust, keys)
         description.with_fields()
     except (ValueError, TypeError) as error:  # ranges and names are the C++ side's to check
         text = str(error).removeprefix("stack description: ").removeprefix("simulate: ")

@@ -254,7 +254,7 @@ def sweep(
             )
             for network in networks_found
         ],
-        [int(length) for length in values.get("context_length", ())],
+        spec_axes,
         links,
         compute_profile(compute),
         has_dealer=any(row.cost.dealer_bytes for row in rows),

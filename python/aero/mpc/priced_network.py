@@ -100,7 +100,7 @@ class PricedNetwork:
         self, stack: StackDescription, fields: Mapping[str, FieldValue], keys: int
     ) -> tuple[str, ...]:
         """The notes to its price on a stack, over so many keys."""
-        found = [*self.notes]
+        found = [*self.notes, *stack.key_words(self.label, {**self.sizes, "context_length": keys})]
         if self.positions is not None and keys > self.positions:
             found.append(beyond(keys, self.positions, self.label))
         if self.exact_gelu and "gelu" not in stack.prices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Swept:
 
 def sweep_words(
     networks: Sequence[Swept],
-    contexts: Sequence[int],
+    axes: Mapping[str, Sequence[Any]],
     links: Sequence[NetworkProfile],
     compute: ComputeProfile,
     *,
@@ -54,13 +54,13 @@ def sweep_words(
 
     Args:
         networks: All of them.
-        contexts: The swept T.
+        axes: What is swept of the networks.
         links: Where they are timed.
         compute: The machines of these links.
         has_dealer: A dealer sends bytes.
     """
     trust = {stack.name: stack.trust for one in networks for stack, _ in one.variants}
-    notes = [text for one in networks for text in _notes(one, contexts)]
+    notes = [text for one in networks for text in _notes(one, axes)]
     prices = [
         (stack.name, found)
         for one in networks
@@ -94,8 +94,9 @@ def _layer(
         return
 
 
-def _notes(network: Swept, contexts: Sequence[int]) -> Iterator[str]:
+def _notes(network: Swept, axes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """What is to be said of one network, on all of its stacks."""
+    contexts = [int(length) for length in axes.get("context_length", ())]
     positions = positions_of(network.preset)
     if positions is not None and contexts and max(contexts) > positions:
         yield beyond(max(contexts), positions, network.preset or network.specs[0].label)
@@ -105,6 +106,10 @@ def _notes(network: Swept, contexts: Sequence[int]) -> Iterator[str]:
             yield EXACT_GELU
         if any(is_other_gelu(spec, stack, fields) for spec in network.specs):
             yield OTHER_GELU
+        spec = network.specs[0]
+        for length in contexts or [spec.context_length]:
+            sizes = {**spec.to_dict(), **dict.fromkeys(axes, 0), "context_length": length}
+            yield from stack.key_words(spec.label, sizes)
         if stack.prices:
             yield (
                 f"{stack.name} quotes prices of {', '.join(stack.prices)}; all else costs what "

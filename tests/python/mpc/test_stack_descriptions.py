@@ -135,6 +135,26 @@ def test_a_total_says_how_much_of_it_another_stack_makes(tmp_path: Path) -> None
     assert "openbumblebee's" not in to_text(mpc.simulate(LLAMA, stack="sigma"))
 
 
+def test_the_keys_of_a_dealer_are_told_of_the_networks_that_were_run_alone() -> None:
+    def said(given: Any, **fields: Any) -> str:
+        return " ".join(mpc.simulate(given, stack="sigma", **fields).notes)
+
+    # github.com/ponyyuhan/SUF_new, key_bytes: 14.292 and 86.687 GiB, and 48,799,535,104 B.
+    assert "15.3 GB" in said("SM+LN+G") and "93.1 GB" in said("gpt2", context_length=512)
+    large = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 1024,
+             "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096,
+             "max_position_embeddings": 512}  # fmt: skip
+    assert "48.8 GB" in said(large)
+    others = said("SM+LN+R"), said("gpt2", context_length=64), said("gpt2-medium"), said(LLAMA)
+    assert all("keys" in one and "not known" in one and " GB" not in one for one in others)
+    assert "keys" not in " ".join(mpc.simulate("SM+LN+G", stack="blb").notes)
+    swept = " ".join(mpc.sweep("SM+LN+G", stacks=["sigma"], context_length=[64, 128]).notes)
+    assert "15.3 GB" in swept and "not known" in swept
+    resized = mpc.sweep("SM+LN+G", stacks=["sigma"], num_layers=[6, 12])
+    assert "15.3 GB" not in " ".join(resized.notes)
+    assert "GB" not in mpc.simulate("SM", stack="sigma").trust
+
+
 def test_the_report_names_what_a_description_has_no_price_for() -> None:
     notes = mpc.simulate("SM+LN+G", stack="sigma").unchecked
     assert any(note.startswith("embed, argmax: the stack's description") for note in notes)
@@ -253,6 +273,7 @@ def of_gelu(**prices: Any) -> dict[str, Any]:
         ({"base": None}, ("base", "a text", "got None")),
         ({"source": 3}, ("source", "a text", "got 3")),
         ({"price": {}}, ("'price'", "did you mean 'prices'")),
+        ({"keys": [{"networks": ["gpt2"]}]}, ("keys", "'num_layers'", "got none")),
         ({"fields": [1]}, ("fields", "a mapping", "got list")),
         ({"fields": {"exp_squaring": 5}}, ('"exp_squaring"', 'did you mean "exp_squarings"')),
         ({"fields": {"exp_squarings": 18}}, ("exp_squarings", "an integer from 1 to 17", "got 18")),
