@@ -44,8 +44,9 @@ COMPUTE = (
 Label = Annotated[
     str,
     typer.Argument(
-        help="Label, such as 'SM+ScFuFFN', a published preset, such as gpt2-medium, or a folder "
-        "with config.json of transformers or network.json of `aero export`."
+        help="Label, such as 'SM+ScFuFFN', a published preset, such as gpt2-medium, a name "
+        "in the local cache of Hugging Face, or a folder with config.json of transformers, "
+        "network.json of `aero export`, or a run."
     ),
 ]
 Model = Annotated[

@@ -6,6 +6,7 @@ Objects are known by what they have, so that nothing here needs torch or transfo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,20 +31,40 @@ _ADAPTERS = "qkv/proj, ffn: adapters are priced as merged into the weights (merg
 
 
 def is_folder(given: object) -> bool:
-    """Returns whether a text or a path is a folder of a network."""
+    """Returns whether a text or a path is a folder of a network, or a name that is in the cache."""
     return isinstance(given, Path) or (
         isinstance(given, str)
-        and (
-            given.startswith((".", "/"))  # as no label does
-            or any((Path(given) / name).is_file() for name in (_DESCRIPTION, _CONFIGURATION))
-        )
+        and (given.startswith((".", "/")) or _place(given) is not None)  # as no label does
     )
+
+
+def _place(given: str | Path) -> Path | None:
+    """Finds the network of a folder, of a run or of a name in the cache; None of all else."""
+    folder = Path(given)
+    if any((folder / name).is_file() for name in (_DESCRIPTION, _CONFIGURATION)):
+        return folder
+    if (folder / "run.json").is_file():
+        return folder / "model"
+    return _cached(given) if isinstance(given, str) else None
+
+
+def _cached(name: str) -> Path | None:
+    """What the local cache of Hugging Face has of a model's name; nothing asks the network."""
+    if preset_named(name) or not ("/" in name or _core.names_a_model(name)):
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, _CONFIGURATION)
+    except (ImportError, ValueError):  # it is not installed, or no model is called so
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def is_described(given: object) -> bool:
     """Returns whether a network is given by its description, as `aero export` writes it."""
     if isinstance(given, (str, Path)):
-        return (Path(given) / _DESCRIPTION).is_file()
+        return ((_place(given) or Path(given)) / _DESCRIPTION).is_file()
     return _description_of(given) is not None
 
 
@@ -93,7 +114,8 @@ def given_network(
     """The network of anything that `simulate` takes but a label and a spec.
 
     Args:
-        given: A folder, a configuration or model of transformers, or a described network.
+        given: A folder, also of a run, a name in the local cache of Hugging Face, a configuration
+            or model of transformers, or a described network.
         context_length: T; None: 128, or all positions of a model that has fewer.
         vocab_size: V; None: the model's own.
         revealed: Both parties see which experts a token takes.
@@ -105,7 +127,12 @@ def given_network(
         if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
             raise ValueError(f"simulate: {name} must be an integer, got {size!r}")
     if isinstance(given, (str, Path)):
-        given = _read(Path(given))
+        place = _place(given) or Path(given)
+        found = given_network(_read(place), context_length, vocab_size, revealed=revealed)
+        if Path(given) in (place, *place.parents):
+            return found
+        told = f"sizes: from {printable(str(place / _CONFIGURATION))} in Hugging Face's local cache"
+        return replace(found, notes=(told, *found.notes))
     # A model that was converted in place has its host's configuration too.
     config: Any = getattr(given, "aero_config", None) or getattr(given, "config", given)
     description = _description_of(given)
@@ -137,7 +164,9 @@ def is_exported(given: Any) -> bool:
     """True of a model that `aero export` writes: of such a family, without scaled rotations."""
     from aero.families.values import EXPORTED
 
-    config = _read(Path(given)) if is_folder(given) else getattr(given, "config", given)
+    if is_folder(given):
+        given = _read(_place(given) or Path(given))
+    config = getattr(given, "config", given)
     config = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(config, Mapping) or config.get("model_type") not in EXPORTED:
         return False

@@ -80,8 +80,9 @@ def simulate(
         label_or_model: A label such as "SM+ScFuFFN_i6", a spec, or a preset under its published
             name ("gpt2-medium", "EleutherAI/pythia-160m"): `SM+LN+G` of that size, with Pythia's
             exact GELU. Or a network without label: a configuration or model of transformers, a
-            folder with their `config.json` or with the `network.json` of `aero.export_weights`, a
-            described network (`aero.network`), or the program of any module:
+            name whose `config.json` is in Hugging Face's local cache, a folder with it or with the
+            `network.json` of `aero.export_weights`, a run's folder, a described network
+            (`aero.network`), or the program of any module:
             `torch.export.export(module, inputs)`, priced line by line.
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128, to the spec's own for a spec.

@@ -417,3 +417,55 @@ def test_headers_leave_out_what_a_network_does_not_have() -> None:
 def test_a_family_that_is_not_known_is_told_of_exported_programs() -> None:
     with pytest.raises(ValueError, match=r"torch\.export"):
         mpc.simulate({"model_type": "mamba"})
+
+
+def cached(cache: Path, name: str, config: dict[str, Any]) -> Path:
+    """What a download leaves: a link in a snapshot to a file that is named by its content."""
+    place = cache / f"models--{name.replace('/', '--')}"
+    snapshot = place / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (place / "blobs").mkdir()
+    (place / "blobs" / "feed").write_text(json.dumps(config))
+    (snapshot / "config.json").symlink_to("../../blobs/feed")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0123abc")
+    return snapshot / "config.json"
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Tiny-Llama", "bert-tiny-uncased", "any/owner"])
+def test_a_name_is_priced_by_what_the_local_cache_has(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration("bert" if name.startswith("bert") else "llama").to_dict()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("socket.socket.connect", None)  # nothing asks the network
+    with pytest.raises(ValueError, match="label"):
+        mpc.simulate(name)
+    path = cached(tmp_path, name, config)
+    report, own = mpc.simulate(name), mpc.simulate(config)
+    assert (report.label, report.total) == (own.label, own.total)
+    assert any(str(path) in note for note in report.notes)
+    done = CliRunner().invoke(app, ["cost", "show", name])
+    assert done.exit_code == 0 and str(path) in done.stdout
+    assert CliRunner().invoke(app, ["cost", "advise", name]).exit_code == 0
+
+
+def test_a_published_preset_and_a_label_are_not_looked_for_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for name in ("gpt2", "EleutherAI/pythia-70m", "SM"):
+        cached(tmp_path, name, configuration("bert").to_dict())
+        assert mpc.simulate(name).spec is not None
+
+
+def test_a_runs_folder_is_priced_as_its_network(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        mpc.simulate(str(tmp_path))
+    AeroConfig.from_label("SM+R", model="tiny").save_pretrained(tmp_path / "model")
+    report = mpc.simulate(tmp_path)
+    assert (report.label, report.total) == ("SM+R", mpc.simulate(tmp_path / "model").total)
+    for command in ("show", "advise"):
+        assert CliRunner().invoke(app, ["cost", command, str(tmp_path)]).exit_code == 0
+    assert not mpc.simulate(tmp_path).notes
