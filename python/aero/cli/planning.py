@@ -115,7 +115,9 @@ def generate(
 
 
 def sweep(
-    label: Annotated[list[str] | None, typer.Option(help="Network; may be repeated.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label, name or folder; may be repeated.")
+    ] = None,
     runs: Annotated[
         list[Path] | None,
         typer.Option(

@@ -15,11 +15,12 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.given_networks import Named, is_folder, named_network, preset_named
+from aero.mpc.given_networks import named_network, preset_named
 from aero.mpc.priced_network import words_dict
-from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
+from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, split_axes
-from aero.reading import one_line, printable
+from aero.mpc.sweep_given import GivenPrice, each_network, has_label, price_given, shown_name
+from aero.reading import one_line
 
 Stack = str | Path | StackDescription
 
@@ -147,7 +148,7 @@ class SweepResult:
 
 
 def sweep(
-    labels: Iterable[str | ArchitectureSpec] = (),
+    labels: Any = (),
     *,
     runs: Iterable[str | Path] = (),
     model: str = "gpt2",
@@ -160,7 +161,9 @@ def sweep(
     """Computes the totals of every combination; ten thousand take less than a second.
 
     Args:
-        labels: Networks; a label has the model's sizes and T = 128, a published name its own sizes.
+        labels: One network or several; a label has the model's sizes and T = 128, a published name
+            its own sizes. All else that `simulate` takes too, which varies in `context_length`,
+            `vocab_size` and fields of the stack alone and takes as long as `simulate`.
         runs: Run folders, or folders of them: networks at their own sizes, with the perplexity
             that `aero evaluate` measured; at other sizes without it.
         model: The preset that gives the labels' sizes; an error without labels.
@@ -202,17 +205,8 @@ def sweep(
         for chosen in itertools.product(*stack_axes.values())
     ]
     priced = by_gelu(variants, {network.exact_gelu for network in networks_found})
-    results = [
-        found
-        for exact, group in itertools.groupby(networks_found, lambda network: network.exact_gelu)
-        for found in _core.sweep(
-            [network.spec for network in group],
-            list(spec_axes.items()),
-            priced[exact],
-            [link.values() for link in links],
-            compute_profile(compute).values(),
-        )
-    ]
+    machines = compute_profile(compute)
+    results = _priced(networks_found, spec_axes, variants, priced, links, machines)
     sizes = [
         dict(zip(spec_axes, chosen, strict=True))
         for chosen in itertools.product(*spec_axes.values())
@@ -222,12 +216,13 @@ def sweep(
     combinations = itertools.product(networks_found, sizes, variants)
     for (network, size, (stack, fields)), found in zip(combinations, results, strict=True):
         values_here = {**size, "stack": stack.name, **fields}
-        if found.error:
+        if found.total is None or found.error:
             skipped.append(({"label": network.label, **values_here}, found.error))
             continue
+        report = found.report if isinstance(found, GivenPrice) else None
         rows.append(
             SweepRow(
-                network.label,
+                network.label or (report.label if report else ""),
                 values_here,
                 found.total,
                 {
@@ -253,18 +248,44 @@ def sweep(
                                                          strict=True)],
             )
             for network in networks_found
+            if has_label(network.spec)
         ],
+        [one.report for one in results if isinstance(one, GivenPrice) and one.report is not None],
         spec_axes,
         links,
-        compute_profile(compute),
+        machines,
         has_dealer=any(row.cost.dealer_bytes for row in rows),
     )  # fmt: skip
     return SweepResult(tuple(rows), tuple(skipped), **words)
 
 
+def _priced(
+    networks: Sequence[_Network],
+    axes: dict[str, list[FieldValue]],
+    variants: Sequence[tuple[StackDescription, Mapping[str, FieldValue]]],
+    stacks: Mapping[bool, list[_core.Stack]],
+    links: Sequence[NetworkProfile],
+    machines: ComputeProfile,
+) -> list[_core.SweepResult | GivenPrice]:
+    """Every combination, in the order of the loops; neighbours with a label in one go."""
+    found: list[_core.SweepResult | GivenPrice] = []
+    alike = itertools.groupby(networks, lambda one: (one.exact_gelu, has_label(one.spec)))
+    for (exact, labels_alone), group in alike:
+        specs = [network.spec for network in group]
+        if labels_alone:
+            link_values = [link.values() for link in links]
+            found += _core.sweep(
+                specs, list(axes.items()), stacks[exact], link_values, machines.values()
+            )
+        else:
+            for one in specs:
+                found += price_given(one, axes, variants, links, machines)
+    return found
+
+
 @dataclass(frozen=True)
 class _Network:
-    spec: ArchitectureSpec
+    spec: Any  # or what it is given by, if it has no label
     label: str
     preset: str | None = None
     exact_gelu: bool = False
@@ -278,28 +299,17 @@ class _Network:
         return self.perplexity if same else None
 
 
-def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Network]:
-    if isinstance(labels, str):
-        labels = [labels]
+def _of_labels(labels: Any, model: str) -> list[_Network]:
     found = []
-    for label in labels:
-        if isinstance(label, ArchitectureSpec):
+    for label in each_network(labels):
+        if not has_label(label):
+            found.append(_Network(label, shown_name(label)))
+        elif isinstance(label, ArchitectureSpec):
             found.append(_Network(label, label.label))
-            continue
-        spec, preset, exact = _named(label, model)
-        found.append(_Network(spec, preset_named(label) or spec.label, preset, exact))
+        else:
+            spec, preset, exact = named_network(label, model, context_length=128)
+            found.append(_Network(spec, preset_named(label) or spec.label, preset, exact))
     return found
-
-
-def _named(label: str, model: str) -> Named:
-    is_name = preset_named(label) is None and _core.names_a_model(label)
-    if is_folder(label) or is_name:
-        raise ValueError(
-            "sweep: labels must be labels or published names such as gpt2-medium, got "
-            f"{printable(label)}; `aero cost show FOLDER` prices one model by its config.json "
-            "(`hf download NAME config.json --local-dir FOLDER` fetches it)"
-        )
-    return named_network(label, model, context_length=128)
 
 
 def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:

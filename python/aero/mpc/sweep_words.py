@@ -8,6 +8,7 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import unchecked_minutes
 from aero.mpc.priced_network import (
@@ -44,6 +45,7 @@ class Swept:
 
 def sweep_words(
     networks: Sequence[Swept],
+    reports: Sequence[CostReport],
     axes: Mapping[str, Sequence[Any]],
     links: Sequence[NetworkProfile],
     compute: ComputeProfile,
@@ -53,20 +55,26 @@ def sweep_words(
     """Notes, doubts, trust and lines of a program, as `SweepResult` has them.
 
     Args:
-        networks: All of them.
+        networks: All that have a label.
+        reports: Of every combination of the others.
         axes: What is swept of the networks.
         links: Where they are timed.
         compute: The machines of these links.
         has_dealer: A dealer sends bytes.
     """
     trust = {stack.name: stack.trust for one in networks for stack, _ in one.variants}
+    trust |= {report.stack: report.trust for report in reports}
     notes = [text for one in networks for text in _notes(one, axes)]
+    notes += [text for report in reports for text in report.notes]
     prices = [
         (stack.name, found)
         for one in networks
         for spec in one.specs
         for stack, priced in one.variants
         for found in _layer(spec, priced, exact_gelu=one.exact_gelu)
+    ]
+    prices += [
+        (one.stack, {"unchecked": one.unchecked, "lowerings": one.lowerings}) for one in reports
     ]
     doubts = of_each((name, found["unchecked"]) for name, found in prices)
     minutes = (text for link in links for text in unchecked_minutes(link, compute))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ from typing import Any
 import pytest
 from tests.python.refusals import assert_refused
 from tests.python.run_records import run_info
+from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.cli import app
 from aero.internals.records import as_dict
 from aero.mpc.cost import Cost
 from aero.mpc.network_sweep import SweepResult, SweepRow
+from aero.mpc.simulation import described_spec
 from aero.report import to_csv, to_text
 from aero.tables import in_units
 
+from .given_configurations import LLAMA
 from .test_told_costs import TINY, json_of
 
 # --- sweeps ---------------------------------------------------------------------------------------
@@ -75,14 +81,49 @@ def test_what_a_dealer_sends_is_a_column_where_one_sends_it() -> None:
     assert "dealer" not in to_csv(without) and "dealer_gb" not in to_text(without)
 
 
-def test_a_folder_is_answered_with_the_command_that_takes_it(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    for given in (str(tmp_path), "meta-llama/Llama-3-8B"):
-        assert_refused(
-            lambda given=given: mpc.sweep(["SM", given]),
-            "labels", "published names such as gpt2-medium", given, "aero cost show FOLDER",
-        )  # fmt: skip
+def test_networks_without_a_label_are_rows_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()  # a folder of a preset's name that is none of a network
+    assert mpc.sweep("gpt2").rows[0].cost == mpc.simulate("SM+LN+G").total
+    (tmp_path / "gpt2" / "config.json").write_text(json.dumps(LLAMA))
+    axes: dict[str, Any] = {"context_length": [16, 32], "exp_squarings": [5, 8]}
+    stacks = ["spu-2024", "sigma"]
+    found = mpc.sweep(["gpt2", "SM", LLAMA], stacks=stacks, networks=["lan-1gbps"], **axes)
+    rows = iter(found.rows)
+    for given, name in (("gpt2", "gpt2"), ("SM", "SM"), (LLAMA, "llama")):
+        for length, stack, squarings in itertools.product([16, 32], stacks, [5, 8]):
+            row = next(rows)
+            report = mpc.simulate(given, context_length=length, stack=stack,
+                                  exp_squarings=squarings)  # fmt: skip
+            assert (row.label, row.cost) == (name, report.total)
+            assert row.values["context_length"] == length and row.values["stack"] == stack
+            seconds = report.latency("lan-1gbps").seconds
+            assert row.seconds["lan-1gbps"] == pytest.approx(seconds, rel=1e-12)
+            assert {*report.notes} <= {*found.notes}
+    assert next(rows, None) is None
+    assert "act, spu-2024" in found.lowerings and "different trust" in to_text(found)
+    command = ["cost", "sweep", "--label", "gpt2", "--set", "context_length=16,32", "--csv"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and len(done.stdout.splitlines()) == 3
+
+
+def test_one_network_of_any_kind_is_one_row() -> None:
+    config = LlamaConfig(**{name: size for name, size in LLAMA.items() if name != "model_type"})
+    description = described_spec(ArchitectureSpec.from_label("SM", model="tiny")) | {"label": "own"}
+    for given in (config, LLAMA, LlamaForCausalLM(config), description):
+        (row,) = mpc.sweep(given, context_length=8).rows
+        assert row.cost == mpc.simulate(given, context_length=8).total
+
+
+def test_what_a_network_without_a_label_has_not_is_named() -> None:
+    assert_refused(lambda: mpc.sweep(LLAMA, num_heads=[2, 4]), "num_heads", "labels", "got dict")
+    assert_refused(lambda: mpc.sweep([5]), "label", "got int")
     assert_refused(lambda: mpc.sweep("SL"), "label", "SM", "SL")
+    assert_refused(lambda: mpc.sweep("meta-llama/Llama-3-8B"), "label", "Llama-3-8B", "config.json")
+    assert_refused(lambda: mpc.sweep(LLAMA, context_length=[8, 0]), "first {'label'", "got 0")
+    assert len(mpc.sweep(LLAMA, context_length=[8, 0], skip=True).skipped) == 1
 
 
 def test_a_sweep_takes_specs_labels_single_values_and_the_machines_it_is_given() -> None:
