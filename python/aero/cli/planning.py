@@ -160,18 +160,16 @@ def sweep(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
-        from aero.mpc.described_stacks import default_compute
         from aero.report import to_csv, to_text
 
         check_machines(network, compute)
-        stacks = stack or ("spu-2024",)
         found = mpc.sweep(
             label or (),
             runs=runs or (),
             model=model,
-            stacks=stacks,
+            stacks=stack or ("spu-2024",),
             networks=network or (),
-            compute=compute or default_compute(*stacks),
+            compute=compute,
             skip=skip,
             **value_lists(set_),
         )

@@ -14,7 +14,7 @@ from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
-from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.described_stacks import StackDescription, default_compute, stack_description
 from aero.mpc.given_networks import named_network, preset_named
 from aero.mpc.priced_network import words_dict
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
@@ -154,7 +154,7 @@ def sweep(
     model: str = "gpt2",
     stacks: Sequence[Stack] = ("spu-2024",),
     networks: Sequence[str | NetworkProfile] = (),
-    compute: str = "paper-testbed",
+    compute: str | None = None,
     skip: bool = False,
     **axes: Sequence[FieldValue] | FieldValue,
 ) -> SweepResult:
@@ -169,7 +169,8 @@ def sweep(
         model: The preset that gives the labels' sizes; an error without labels.
         stacks: Stacks as in `simulate`.
         networks: Network profiles to time each combination on, closed form.
-        compute: The compute profile behind those times.
+        compute: The compute profile behind those times; default: `spu-epyc` for all if a stack is
+            one of shares, else `paper-testbed`.
         skip: Leave out combinations that do not exist, such as heads that do not divide the width,
             and say why in `skipped`; otherwise they are an error.
         **axes: Fields of the network or of the stack, each with one value or several:
@@ -205,7 +206,7 @@ def sweep(
         for chosen in itertools.product(*stack_axes.values())
     ]
     priced = by_gelu(variants, {network.exact_gelu for network in networks_found})
-    machines = compute_profile(compute)
+    machines = compute_profile(compute or default_compute(*described))
     results = _priced(networks_found, spec_axes, variants, priced, links, machines)
     sizes = [
         dict(zip(spec_axes, chosen, strict=True))

@@ -214,3 +214,11 @@ def test_a_sweep_is_a_frame_with_its_rows_and_counts() -> None:
     assert list(frame["context_length"]) == [8, 16]
     assert list(frame["ots"]) == [row.cost.ots for row in found.rows]
     assert list(frame["seconds lan-1gbps"]) == [row.seconds["lan-1gbps"] for row in found.rows]
+
+
+def test_stacks_of_shares_are_timed_on_machines_that_compute_on_shares() -> None:
+    stacks = ["spu-0.9.5", "spu-aby3"]
+    found = mpc.sweep("SM", model="tiny", stacks=stacks, networks=["lan-1gbps"])
+    for row, stack in zip(found.rows, stacks, strict=True):
+        one = mpc.simulate("SM", model="tiny", stack=stack).latency("lan-1gbps", "spu-epyc")
+        assert row.seconds["lan-1gbps"] == pytest.approx(one.seconds, rel=1e-6)
