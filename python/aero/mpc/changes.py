@@ -24,6 +24,8 @@ _RUN_FIELDS = (
 _LEAST_WINDOW = 8
 # Queries that go together where attention goes by blocks: the fewest bytes of most networks.
 BLOCK = 64
+# Weights of 8 bytes in the 256 MiB that SPU's matrix products are cut to.
+_TILE = 1 << 25
 # What other systems compute, and no private run here: title, how far it is off, fields.
 _ELSEWHERE: tuple[tuple[str, str, dict[str, FieldValue]], ...] = (
     (
@@ -91,6 +93,10 @@ def run_changes(*, next_token: bool = True) -> Iterator[Change]:
     yield Change(
         f"attention in blocks of {BLOCK} queries, which read no keys that they cannot see",
         NONE, {"attention_block": BLOCK},
+    )  # fmt: skip
+    yield Change(
+        f"products of at most {_TILE:,} weights at once; what SPU itself cuts sends more",
+        NONE, {"largest_product": _TILE},
     )  # fmt: skip
     for title, off, others in _ELSEWHERE:
         effect = f"{APPROXIMATE}: {off}; no run of `aero private`"

@@ -455,3 +455,15 @@ def test_commands_take_models_of_one_length_and_shorter_ones(tmp_path: Path) -> 
         for command in ("show", "advise", "where"):
             found = json.loads(run(command, str(tmp_path), "--json"))
             assert command != "show" or found["sizes"]["context_length"] == length
+
+
+def test_products_that_spu_would_cut_itself_are_cheaper_in_slices() -> None:
+    sizes: dict[str, Any] = {"width": 4096, "num_heads": 32, "num_layers": 1, "hidden_width": 11008}
+    found = advise("SM+LN+R", link_profile(0.5, 1000), **sizes)
+    [row] = [one for one in found.rows if [*one.change.fields] == ["largest_product"]]
+    assert row.change.effect == "none"
+    sliced = mpc.simulate("SM+LN+R", stack="spu-0.9.5", largest_product=1 << 25, **sizes)
+    assert row.report.total == sliced.total
+    assert sliced.by_kind["ffn"].comm_bytes < 0.8 * found.report.by_kind["ffn"].comm_bytes
+    small = advise("SM+LN+R", link_profile(0.5, 1000), vocab_size=1000)
+    assert not any([*one.change.fields] == ["largest_product"] for one in small.rows)
