@@ -211,7 +211,8 @@ class Lowering {
     });
   }
 
-  Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
+  Inputs become(const network::Operation& operation, const network::Softmax& p,
+                const Inputs& inputs) {
     const std::int64_t sink = operation.has_weight("sink") ? 1 : 0;  // a score of each row
     return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
       const std::int64_t rows =
@@ -230,7 +231,8 @@ class Lowering {
     });
   }
 
-  Inputs become(const network::Operation& operation, const network::WeightedSum& p, Inputs inputs) {
+  Inputs become(const network::Operation& operation, const network::WeightedSum& p,
+                const Inputs& inputs) {
     return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
       const MatmulShape shape{blocks.queries, blocks.keys, p.head_dim};
       return add(operation,
