@@ -124,8 +124,7 @@ CostReport simulate(const network::Network& network, const Stack& stack, const P
     const Cost cost = prices(operation);
     report.operation_costs.push_back(cost);
     report.total = checked(report.total + cost, "the network");
-    if (quotes && !is_quoted(stack.prices, operation.shape))
-      report.base_bytes += cost.comm_bytes();
+    if (quotes && !is_quoted(stack.prices, operation.shape)) report.base_bytes += cost.comm_bytes();
     const auto kind = static_cast<std::size_t>(operation.kind);
     kinds[kind] += cost;
     occurs[kind] = true;

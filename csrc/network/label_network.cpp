@@ -188,7 +188,8 @@ class Writer {
     const Value values =
         shaped ? heads("values", input, 0, d / H) : heads("values", projected, 2 * inner, D);
     add_scores(queries, keys);
-    named(add("weights", Softmax{.heads = H, .window = spec_.window}, {value("scores")}), "softmax", "softmax");
+    named(add("weights", Softmax{.heads = H, .window = spec_.window}, {value("scores")}), "softmax",
+          "softmax");
     if (shaped) {
       named(add("weights", Shape{H}, {value("weights")}), "shape factor", "PV");
       weights("attention", {"identity", "softmax", "uniform"});
