@@ -66,7 +66,7 @@ void bind_planning(py::module_& module) {
   module.def(
       "quotable_names",
       [] {
-        const auto& names = mpc::quotable_names();
+        const auto& names = mpc::kQuotableNames;
         return std::vector<std::string_view>(names.begin(), names.end());
       },
       "The operations that a stack description can price.");

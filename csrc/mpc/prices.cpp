@@ -10,34 +10,6 @@
 namespace aero::mpc {
 namespace {
 
-constexpr std::array<std::string_view, kNumQuotables> kNames{
-    "setup",
-    "embedding",
-    "weight_product",
-    "head_product",
-    "truncation",
-    "softmax",
-    "layernorm",
-    "gelu",
-    "relu",
-    "argmax",
-    "rmsnorm",
-    "silu",
-    "elementwise_product",
-    "weight_scaling",
-    "relu_squared",
-    "tanh",
-    "logistic",
-    "exp",
-    "reciprocal",
-    "reciprocal_square_root",
-    "soft_cap",
-    "one_hot",
-    "masked",
-    "dynamic_tanh",
-    "dynamic_erf",
-};
-
 // Beyond these a number is a typing error; they keep every sum below 2^53 for usual networks, and
 // larger sums are errors of their own.
 constexpr double kMaxFactor = 1000;
@@ -62,12 +34,13 @@ constexpr std::size_t kNumFactors = 2;  // the first ones of kFields
 }
 
 std::size_t operation_index(const PriceEntry& entry) {
-  const auto found = std::find(kNames.begin(), kNames.end(), entry.operation);
-  if (found == kNames.end())
+  const auto found = std::find(kQuotableNames.begin(), kQuotableNames.end(), entry.operation);
+  if (found == kQuotableNames.end())
     throw std::invalid_argument("stack description: prices has no operation " +
                                 spec::quoted(entry.operation) + "; did you mean " +
-                                spec::quoted(spec::nearest_word(entry.operation, kNames)) + "?");
-  return static_cast<std::size_t>(found - kNames.begin());
+                                spec::quoted(spec::nearest_word(entry.operation, kQuotableNames)) +
+                                "?");
+  return static_cast<std::size_t>(found - kQuotableNames.begin());
 }
 
 std::size_t field_index(const PriceEntry& entry) {
@@ -80,8 +53,6 @@ std::size_t field_index(const PriceEntry& entry) {
 }
 
 }  // namespace
-
-const std::array<std::string_view, kNumQuotables>& quotable_names() { return kNames; }
 
 const std::array<PriceField, 9>& price_fields() { return kFields; }
 

@@ -11,7 +11,7 @@
 
 namespace aero::mpc {
 
-// The operations whose price a description can quote, in the order of `quotable_names`.
+// The operations whose price a description can quote, in the order of `kQuotableNames`.
 enum class Quotable : std::uint8_t {
   kSetup,
   kEmbedding,
@@ -41,8 +41,33 @@ enum class Quotable : std::uint8_t {
 };
 inline constexpr std::size_t kNumQuotables = 25;
 
-// "setup", "embedding", "weight_product", ...
-const std::array<std::string_view, kNumQuotables>& quotable_names();
+inline constexpr std::array<std::string_view, kNumQuotables> kQuotableNames{
+    "setup",
+    "embedding",
+    "weight_product",
+    "head_product",
+    "truncation",
+    "softmax",
+    "layernorm",
+    "gelu",
+    "relu",
+    "argmax",
+    "rmsnorm",
+    "silu",
+    "elementwise_product",
+    "weight_scaling",
+    "relu_squared",
+    "tanh",
+    "logistic",
+    "exp",
+    "reciprocal",
+    "reciprocal_square_root",
+    "soft_cap",
+    "one_hot",
+    "masked",
+    "dynamic_tanh",
+    "dynamic_erf",
+};
 
 // Either a part of what the model derives (`bytes_factor`, `rounds_factor`) or, where `linear`, a
 // price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and

@@ -169,8 +169,9 @@ def _is_annealed(source: ArchitectureSpec, run: PlannedRun) -> bool:
 
 
 def _require_sizes(source: ArchitectureSpec, wanted: ArchitectureSpec, origin: Origin) -> None:
-    # A label leaves them open; a run that starts from a network has the network's.
-    for name in size_names():
+    # A label leaves them open; a run that starts from a network has the network's. Those that follow
+    # from others come last.
+    for name in sorted(size_names(), key=lambda name: name in ("head_dim", "hidden_width")):
         there, here = getattr(source, name), getattr(wanted, name)
         if there != here:
             setting = "data.vocabulary" if name == "vocab_size" else f"model.{name}"
