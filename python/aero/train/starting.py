@@ -169,8 +169,8 @@ def _is_annealed(source: ArchitectureSpec, run: PlannedRun) -> bool:
 
 
 def _require_sizes(source: ArchitectureSpec, wanted: ArchitectureSpec, origin: Origin) -> None:
-    # A label leaves them open; a run that starts from a network has the network's. Those that follow
-    # from others come last.
+    # A label leaves them open; a run that starts from a network has the network's. Those that
+    # follow from others come last.
     for name in sorted(size_names(), key=lambda name: name in ("head_dim", "hidden_width")):
         there, here = getattr(source, name), getattr(wanted, name)
         if there != here:
