@@ -17,6 +17,7 @@ from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
 from aero.private.parties.events import Event, Place, Sliced
+from aero.private.parties.interrupts import run_interruptibly
 from aero.private.parties.memory import check_memory, in_slices
 from aero.private.parties.orders import OnePartyJob, Token
 from aero.private.parties.passes import Passes, Reads, read_alone
@@ -175,7 +176,7 @@ def ask(
         log = job.log or folder / "worker.log"
         worker = job.start_worker(command, log)
         try:
-            asyncio.run(_ask(job, worker, on_event, reads))
+            run_interruptibly(_ask(job, worker, on_event, reads))
         except PartyError as error:
             text = str(error).removeprefix("private: ")
             raise PartyError(f"private: {text}{last_words(log)}") from error

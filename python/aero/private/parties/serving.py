@@ -23,6 +23,7 @@ from aero.private.links.connections import accept, listen, shown_address
 from aero.private.parties import third_party
 from aero.private.parties.entrance import ClientInLine, Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
+from aero.private.parties.interrupts import run_interruptibly
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.passes import Passes, Request
 from aero.private.parties.queries import Queries
@@ -79,7 +80,7 @@ def serve(
             job, on_event, private_command("aero.private.parties.one_party_worker", python), folder
         )
         try:
-            asyncio.run(server.serve(listener, once=once))
+            run_interruptibly(server.serve(listener, once=once))
         except PartyError as error:
             text = str(error).removeprefix("private: ")
             raise PartyError(f"private: {text}{last_words(server.log)}") from error
