@@ -216,9 +216,14 @@ def advise(
         network: The link.
         compute: The machines.
         stack: What runs now.
-        memory_bytes: Of each party.
+        memory_bytes: Of each party, > 0.
         **keywords: Of `simulate`: `model`, `context_length`, `vocab_size`, and fields.
+
+    Raises:
+        ValueError: `memory_bytes` is not a number > 0; what `simulate` raises.
     """
+    if memory_bytes is not None and not memory_bytes > 0:
+        raise ValueError(f"advise: memory_bytes must be a number > 0, got {memory_bytes}")
     priced_network, _, priced = network_on(given, stack=stack, **keywords)
     kept = kept_operations(given, stack, **keywords) if keywords.get(REVEALED) else ()
     room = Room(network, compute, memory_bytes, kept_tokens(given, priced_network))

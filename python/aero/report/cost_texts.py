@@ -5,6 +5,7 @@ A cost report has a row per part and a row per kind of layer; with a network als
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Sequence
 from functools import singledispatch
@@ -42,7 +43,8 @@ def to_text(found: Any, network: Network = None, compute: Compute = None) -> str
         >>> report.to_text(mpc.simulate("SM", model="tiny").latency()).partition(" on ")[0]
         '0.34 minutes'
     """
-    raise TypeError(f"to_text: found must be a result of aero.mpc, got {type(found).__name__}")
+    text: str = _of_plan(to_text, "to_text", found)(found, network, compute)
+    return text
 
 
 @singledispatch
@@ -66,7 +68,17 @@ def to_csv(found: Any, network: Network = None, compute: Compute = None) -> str:
         >>> report.to_csv(mpc.simulate("SM", model="tiny")).splitlines()[0].split(",")[:3]
         ['name', 'layer', 'kind']
     """
-    raise TypeError(f"to_csv: found must be a result of aero.mpc, got {type(found).__name__}")
+    text: str = _of_plan(to_csv, "to_csv", found)(found, network, compute)
+    return text
+
+
+def _of_plan(function: Any, name: str, found: object) -> Any:
+    """The function for a plan; `plan_texts` registers those, and loads when the first one comes."""
+    importlib.import_module("aero.report.plan_texts")
+    known = function.dispatch(type(found))
+    if known is function.dispatch(object):
+        raise TypeError(f"{name}: found must be a result of aero.mpc, got {type(found).__name__}")
+    return known
 
 
 # --- one forward pass -----------------------------------------------------------------------------

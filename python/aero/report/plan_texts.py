@@ -22,8 +22,6 @@ from aero.report.cost_texts import (
 )
 from aero.tables import in_units, table_csv, table_lines
 
-__all__ = ["shown_cells", "to_csv", "to_text"]
-
 
 @to_text.register
 def _generation_text(

@@ -467,3 +467,9 @@ def test_products_that_spu_would_cut_itself_are_cheaper_in_slices() -> None:
     assert sliced.by_kind["ffn"].comm_bytes < 0.8 * found.report.by_kind["ffn"].comm_bytes
     small = advise("SM+LN+R", link_profile(0.5, 1000), vocab_size=1000)
     assert not any([*one.change.fields] == ["largest_product"] for one in small.rows)
+
+
+@pytest.mark.parametrize("memory", [float("nan"), 0, -1e9])
+def test_memory_that_is_no_amount_is_an_error(memory: float) -> None:
+    with pytest.raises(ValueError, match="memory_bytes"):
+        advise("SM", LINK, model="tiny", memory_bytes=memory)
