@@ -89,7 +89,6 @@ struct Inputs {
     };
     refuse_one("bias", given.bias.has_value());
     refuse_one("alibi_slopes", given.alibi_slopes.has_value());
-    refuse_one("dropout_p", given.dropout_seeds.has_value());
   }
   void take_sequences(const Variants& given) {
     if (given.cu_seqlens_q.has_value() != given.cu_seqlens_k.has_value())

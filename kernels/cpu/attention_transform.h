@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/dropout.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -228,23 +229,13 @@ void load_sinks(const AttentionEntropyParams& p, const QueryTile<Real>& q, Real*
 
 // --- dropout ------------------------------------------------------------------------------------
 
-/// A finalizer of 64 bits (splitmix64: Steele, Lea and Flood 2014).
-AERO_INLINE uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30u)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27u)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31u);
-}
-
 /// 32 bits beside each lane.
 template <class Real>
 struct Words32 {
   typedef uint32_t Type __attribute__((vector_size(4 * kLanes<Real>)));
 };
 
-/// Which weights stay: those whose hash of 32 bits is not below p 2^32. Every row has two keys of
-/// 32 bits from (seed, h, i); the hash mixes them with j (constants: Wellons' lowbias32).
-/// python/aero/ops/reference.py computes the same.
+/// Which weights stay; see kernels/dropout.h.
 template <class Real>
 struct DropoutRule {
   using Words = typename Words32<Real>::Type;
@@ -254,20 +245,16 @@ struct DropoutRule {
 
   explicit DropoutRule(const Dropout& dropout)
       : drops(dropout.seeds != nullptr),
-        threshold(static_cast<uint32_t>(dropout.probability * 4294967296.0)),
-        factor(drops ? static_cast<Real>(1 / (1 - dropout.probability)) : 1) {}
+        threshold(dropout_threshold(dropout)),
+        factor(dropout_factor<Real>(dropout)) {}
 
   static uint64_t row_key_of(const Dropout& dropout, int64_t b, int64_t h, int64_t i) {
-    const uint64_t head = mixed(static_cast<uint64_t>(dropout.seeds[b])) + static_cast<uint64_t>(h);
-    return mixed(mixed(head) + static_cast<uint64_t>(i));
+    return dropout_row(dropout_head(dropout, b, h), i);
   }
   /// `low` and `high`: halves of the rows' keys; `key`: j.
   AERO_INLINE typename Simd<Real>::Int stays(Words low, Words high, Words key) const {
-    Words x = key * 0x9e3779b9u + low;
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x = (x ^ (x >> 15) ^ high) * 0x846ca68bu;
-    x ^= x >> 16;
-    return __builtin_convertvector(x >= Words{} + threshold, typename Simd<Real>::Int);
+    const Words hash = dropout_hash(low, high, key);
+    return __builtin_convertvector(hash >= Words{} + threshold, typename Simd<Real>::Int);
   }
 };
 

@@ -129,13 +129,15 @@ struct StreamedQueries {
     }
   }
 
-  /// The same of a call that varies: the products of rows [B, H, T] from `row` on.
+  /// The same of a call that varies.
   template <int kRowTiles, class Lane>
-  AERO_DEVICE static void weigh_varied(const BackwardParams& p, Lane& lane,
-                                       const WindowedKeys& visible, int64_t row, int query, int key,
-                                       int stage, float (&weights)[kRowTiles][kStreamed / 8][4],
+  AERO_DEVICE static void weigh_varied(const BackwardParams& p, const Head<int64_t>& h, Lane& lane,
+                                       const WindowedKeys& visible, int query, int key, int stage,
+                                       float (&weights)[kRowTiles][kStreamed / 8][4],
                                        float (&dscores)[kRowTiles][kStreamed / 8][4]) {
+    const int64_t row = row_index(p, h, query);
     const SoftCap cap(p);
+    const HeadDropout dropout(p, h);
     cap.apply(lane, weights);
     if (!visible.sees_all(query, query + kStreamed - 1, key, key + 16 * kRowTiles - 1))
       hide_queries(lane, visible, query, key, weights, kMaskedScore<float>);
@@ -146,13 +148,17 @@ struct StreamedQueries {
       const RowWeights own = weights_of(lane, stage, in_tile);
       const RowGradient gradient = gradient_of(lane, stage, in_tile);
       const LargestGradient largest(p, row + in_tile, query + in_tile < visible.queries);
+      const uint64_t row_key = dropout.row(query + in_tile);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int n = column; n < 4; n += 2) {
+        const int at = key + 16 * r + 8 * (n / 2) + group_of(lane);
         const float product = weights[r][block][n];
-        ScoreGradient of(lane, varied_score(product, own), dscores[r][block][n], own, gradient);
-        of.dscore += largest.at(key + 16 * r + 8 * (n / 2) + group_of(lane));
-        weights[r][block][n] = of.weight;
+        ScoreGradient of(lane, varied_score(product, own),
+                         dropout.kept(dscores[r][block][n], row_key, at) * dropout.factor, own,
+                         gradient);
+        of.dscore += largest.at(at);
+        weights[r][block][n] = dropout.kept(of.weight, row_key, at) * dropout.factor;
         dscores[r][block][n] = of.dscore * gradient.scale * cap.slope(product);
       }
     }

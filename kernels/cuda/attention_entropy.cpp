@@ -24,7 +24,6 @@ void check(const AttentionEntropyParams& p) {
                     std::to_string(p.value_dim));
   if (p.bias) refuse(kOp, "bias must be null on CUDA");
   if (p.alibi_slopes) refuse(kOp, "alibi_slopes must be null on CUDA");
-  if (p.dropout.seeds) refuse(kOp, "dropout must have no seeds on CUDA");
   check_positions(kOp, p.queries, p.keys);
   if (p.batch * p.heads > kMaxPositions)
     refuse(kOp, "B * H must be at most " + std::to_string(kMaxPositions) + " on CUDA, got " +

@@ -162,6 +162,7 @@ struct BackwardQueryPass : Shape {
                                   float (&scores)[kRowTiles][kQueryKeys / 8][4],
                                   float (&dscores)[kRowTiles][kQueryKeys / 8][4]) {
       const SoftCap cap(p);
+      const HeadDropout dropout(p, h);
       cap.apply(lane, scores);
       if (!visible.sees_all(first, first + 16 * kRowTiles - 1, key, key + kQueryKeys - 1))
         hide_keys(lane, visible, first, key, scores, kMaskedScore<float>);
@@ -169,14 +170,17 @@ struct BackwardQueryPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const LargestGradient largest = largest_of(p, h, r, half);
+        const uint64_t own = dropout.row(row(r, half));
         AERO_UNROLL
         for (int block = 0; block < kQueryKeys / 8; ++block) AERO_UNROLL
         for (int n = 0; n < 2; ++n) {
+          const int at = key + block * 8 + 2 * member + n;
           const float product = scores[r][block][2 * half + n];
           float& dscore = dscores[r][block][2 * half + n];
-          ScoreGradient of(lane, varied_score(product, weights[r][half]), dscore, weights[r][half],
+          ScoreGradient of(lane, varied_score(product, weights[r][half]),
+                           dropout.kept(dscore, own, at) * dropout.factor, weights[r][half],
                            gradients[r][half]);
-          of.dscore += largest.at(key + block * 8 + 2 * member + n);
+          of.dscore += largest.at(at);
           dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
           dscore = of.dscore * cap.slope(product);
           if constexpr (kScaleFirst) dscore *= gradients[r][half].scale;
@@ -318,8 +322,7 @@ struct BackwardKeyPass : Shape {
       multiply_rows<Element>(lane, weights, keys, queries);
       multiply_rows<Element>(lane, dscores, values, douts);
       if constexpr (kVaries)
-        Streamed::weigh_varied(p, lane, visible, row_index(p, h, query), query, first, stage,
-                               weights, dscores);
+        Streamed::weigh_varied(p, h, lane, visible, query, first, stage, weights, dscores);
       else
         Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
                         [](int, const ScoreGradient&) {});

@@ -180,6 +180,7 @@ struct ForwardPass : Shape {
       if constexpr (kVaries)
         if (p.largest_key) find_largest(p, h, lane, key, weights, factor);
       weigh<Lane>(weights, factor);
+      if constexpr (kVaries) drop(p, h, key, weights);
       add_weighted_rows<Element>(lane, sums, weights, values, 0);
     }
 
@@ -275,14 +276,34 @@ struct ForwardPass : Shape {
       }
     }
 
+    /// Leaves the weights that dropout keeps, once the running sums have all of them. Their factor
+    /// comes in at the end.
+    AERO_DEVICE void drop(const Params& p, const Head<int>& h, int key,
+                          float (&weights)[kRowTiles][kKeys / 8][4]) const {
+      const HeadDropout dropout(p, h);
+      if (!dropout.drops) return;
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t own = dropout.row(row(r, half));
+        AERO_UNROLL
+        for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
+        for (int n = 0; n < 2; ++n) {
+          float& weight = weights[r][block][2 * half + n];
+          weight = dropout.kept(weight, own, key + block * 8 + 2 * member + n);
+        }
+      }
+    }
+
     template <class Lane>
     AERO_DEVICE void finish(const Params& p, const Head<int>& h, Lane& lane) {
+      const float kept = kVaries ? dropout_factor<float>(p.dropout) : 1.0f;
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float sum = sum_over_group(lane, state[r][half].sum);
         const float score_sum = sum_over_group(lane, state[r][half].score_sum);
-        const float inverse = sum == 0 ? 0.0f : 1 / sum;
+        const float inverse = sum == 0 ? 0.0f : kept / sum;
         AERO_UNROLL
         for (int block = 0; block < Shape::kWidth / 8; ++block) {
           sums[r][block][2 * half] *= inverse;

@@ -1,10 +1,12 @@
-// What attention computes beside the plain form: windows, soft caps, sinks and largest scores. The
-// params say so while a kernel runs; kernels of plain shapes are compiled without any of it.
+// What attention computes beside the plain form: windows, soft caps, sinks, dropout and largest
+// scores. The params say so while a kernel runs; kernels of plain shapes are compiled without any
+// of it.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/attention_geometry.h"
+#include "kernels/dropout.h"
 
 namespace aero::kernels::cuda {
 
@@ -16,7 +18,7 @@ struct Varied : Shape {
 
 /// Whether a call needs them.
 inline bool varies(const AttentionEntropyParams& p) {
-  return p.window_left >= 0 || p.window_right >= 0 || p.softcap != 0 || p.sinks;
+  return p.window_left >= 0 || p.window_right >= 0 || p.softcap != 0 || p.sinks || p.dropout.seeds;
 }
 inline bool varies(const AttentionEntropyForwardParams& p) {
   return varies(static_cast<const AttentionEntropyParams&>(p)) || p.largest_key;
@@ -89,6 +91,33 @@ AERO_DEVICE float sink_score(const AttentionEntropyParams& p, const Head<Int>& h
   const float sink = static_cast<const float*>(p.sinks.data)[h.batch * s.batch + h.head * s.head];
   return row_scale(sink * static_cast<float>(kLog2E), temperature);
 }
+
+/// Which weights of a head stay, where any are dropped.
+struct HeadDropout {
+  bool drops;
+  uint32_t threshold = 0;
+  float factor = 1;  ///< of weights that stay
+  uint64_t head = 0;
+
+  template <class Int>
+  AERO_DEVICE HeadDropout(const AttentionEntropyParams& p, const Head<Int>& h)
+      : drops(p.dropout.seeds != nullptr) {
+    if (!drops) return;
+    threshold = dropout_threshold(p.dropout);
+    factor = dropout_factor<float>(p.dropout);
+    head = dropout_head(p.dropout, h.batch, h.head);
+  }
+
+  /// A row's key.
+  AERO_DEVICE uint64_t row(int query) const { return drops ? dropout_row(head, query) : 0; }
+  /// What is left of a weight, or of its gradient, but for the factor.
+  AERO_DEVICE float kept(float weight, uint64_t row, int key) const {
+    if (!drops) return weight;
+    const uint32_t hash = dropout_hash(static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32),
+                                       static_cast<uint32_t>(key));
+    return hash >= threshold ? weight : 0.0f;
+  }
+};
 
 /// The largest score of a row, in units of log 2, and the first key of it. Kept from tile to tile
 /// where the results will be: in registers it would drive others out of them.

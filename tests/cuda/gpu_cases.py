@@ -169,6 +169,7 @@ class Attention:
     window: tuple[int | None, int | None] | None = None
     softcap: float | None = None
     sinks: bool = False
+    dropout_p: float = 0.0  #: weights are drawn anew in every call; see torch.manual_seed
 
     def __str__(self) -> str:
         plain = Attention(self.queries, self.keys, self.head_dim)
@@ -204,6 +205,8 @@ class Attention:
             "is_causal": self.is_causal,
             "scale": None,
         } | ({"window": self.window} if self.window else {})
+        if self.dropout_p:
+            options["dropout_p"] = self.dropout_p
         leaves = {name: x.requires_grad_() for name, x in tensors.items()}
         return with_digits_of_products(Inputs("attention_entropy", leaves, options))
 

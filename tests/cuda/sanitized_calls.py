@@ -24,6 +24,7 @@ ATTENTION = (
     (Attention(35, 35, 200, batch=1), torch.float32),
     (Attention(70, 130, 64, window=(33, 0), softcap=3.0, sinks=True), torch.bfloat16),
     (Attention(40, 70, 96, window=(9, 2), is_causal=False, heads=4), torch.float32),
+    (Attention(70, 130, 40, dropout_p=0.2), torch.float16),
 )
 OTHERS = ("mask", "left padding", "masked rows", "masked means", "three dimensions", "vector")
 

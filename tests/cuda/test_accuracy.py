@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,37 @@ def test_attention_of_awkward_sizes_is_at_most_twice_as_wrong_as_plain_torch(
     inputs = case.inputs(dtype, device)
     for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
         pair.check(truncation(inputs))
+
+
+@pytest.mark.parametrize("width", (40, 128, 200))
+@dtypes
+def test_dropout_drops_what_the_reference_drops_in_both_directions(
+    width: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    case = Attention(70, 150, width, heads=4, window=(100, 0), sinks=True, dropout_p=0.3)
+    inputs = case.inputs(dtype, device)
+    exact = inputs.double()
+
+    def run(one: Any, *backend: str) -> tuple[Tensor, ...]:
+        torch.manual_seed(11)  # of which the kernels and the reference draw the same seeds
+        results: tuple[Tensor, ...] = one.run(*backend)
+        return results
+
+    found, expected = run(inputs), run(exact, "reference")
+    allowed = 8 * unit(dtype) + truncation(inputs)
+    assert relative_error(found[0], expected[0]) <= allowed
+    for got, want in zip(
+        found[1:], run(replace(inputs, options=_undropped(inputs)))[1:], strict=True
+    ):
+        torch.testing.assert_close(got, want)  # entropy and logsumexp are those of whole rows
+    cotangents = cotangents_on(device, found)
+    gradients, wanted = inputs.gradients(found, cotangents), exact.gradients(expected, cotangents)
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, wanted[name]) <= allowed, name
+
+
+def _undropped(inputs: Any) -> dict[str, Any]:
+    return {name: value for name, value in inputs.options.items() if name != "dropout_p"}
 
 
 @dtypes

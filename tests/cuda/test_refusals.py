@@ -81,7 +81,6 @@ def test_what_no_kernel_takes_is_said_in_words(
     [
         {"alibi_slopes": torch.zeros(2)},
         {"bias": torch.zeros(5, 5)},
-        {"dropout_p": 0.1},
     ],
     ids=lambda given: next(iter(given)),
 )

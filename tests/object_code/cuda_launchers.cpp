@@ -52,13 +52,10 @@ int main() {
   a = attention(), a.value_dim = 16;
   say("attention of wide values", [&] { cuda::launch(a, queue); });
   float number = 0;
-  const int64_t seed = 1;
   a = attention(), a.bias.data = &number;
   say("attention with a bias", [&] { cuda::launch(a, queue); });
   a = attention(), a.alibi_slopes.data = &number;
   say("attention with slopes", [&] { cuda::launch(a, queue); });
-  a = attention(), a.dropout = {&seed, 0.5};
-  say("attention with dropout", [&] { cuda::launch(a, queue); });
   a = attention(), a.keys = kTooMany;
   say("attention of many keys", [&] { cuda::launch(a, queue); });
   a = attention(), a.batch = kTooMany;

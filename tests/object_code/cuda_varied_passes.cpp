@@ -9,7 +9,7 @@ int main() {
   windowed.variant = {.window_left = 41, .window_right = 9, .has_max_logits = true};
   AttentionCase capped = windowed;
   capped.queries = 37, capped.keys = 41, capped.head_dim = 40, capped.is_causal = true;
-  capped.variant = {.softcap = 0.7, .has_sinks = true, .has_max_logits = true};
+  capped.variant = {.softcap = 0.7, .dropout = 0.3, .has_sinks = true, .has_max_logits = true};
   const auto split = [](const BackwardParams& params, Trace& trace) {
     using Shape = Varied<BackwardShape<BFloat16, 64>>;
     run_pass<BackwardQueryPass<Shape>>(params, trace);

@@ -52,7 +52,6 @@ WRONG_INPUT = {
     "attention of wide values": "attention_entropy: Dv must be D (8) on CUDA, got 16",
     "attention with a bias": "attention_entropy: bias must be null on CUDA",
     "attention with slopes": "attention_entropy: alibi_slopes must be null on CUDA",
-    "attention with dropout": "attention_entropy: dropout must have no seeds on CUDA",
     "attention of many keys": "attention_entropy: T and S must be at most 1073741823 on CUDA, "
         "got 8 and 1073741824",
     "attention of many heads":

@@ -73,7 +73,7 @@ def kept_weights(seeds: Tensor, probability: float, shape: torch.Size) -> Tensor
     """The weights [B, H, T, S] that dropout keeps: their hash of 32 bits is at least p 2^32.
 
     The hash takes in the seed of the batch entry, head, query and key, so neither threads nor
-    machines change it. `kernels/cpu/attention_transform.h` computes the same.
+    machines change it. `kernels/dropout.h` computes the same.
     """
     _, heads, queries, keys = shape
 

@@ -21,7 +21,7 @@ struct AttentionVariant {
   }
 };
 
-/// Whether dropout keeps a weight: the hash of attention_transform.h, one at a time.
+/// Whether dropout keeps a weight: the hash of kernels/dropout.h, one at a time.
 inline bool is_kept(uint64_t seed, int64_t h, int64_t i, int64_t j, double probability) {
   const auto mixed = [](uint64_t x) {
     x += 0x9e3779b97f4a7c15u;

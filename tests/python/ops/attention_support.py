@@ -51,7 +51,7 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
 #: The features that the kernels for CUDA have.
 ON_CUDA = (
     "plain", "`temperature`", "`is_causal=True`", "`mask` of booleans", "`window`", "`softcap`",
-    "`sinks`", "`return_max_logits=True`", "values of another width", "`cu_seqlens`",
+    "`sinks`", "`return_max_logits=True`", "values of another width", "`dropout_p`", "`cu_seqlens`",
 )  # fmt: skip
 
 

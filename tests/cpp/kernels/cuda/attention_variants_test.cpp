@@ -115,10 +115,32 @@ TEST(CudaAttentionVariants, TheLargestScoreIsFoundWithItsKey) {
   expect_all_match({.has_max_logits = true});
 }
 
+TEST(CudaAttentionVariants, DropoutDropsTheSameWeightsInBothDirections) {
+  expect_all_match({.dropout = 0.3});
+}
+
+// Nothing and nearly everything; the statistics are those of whole rows.
+TEST(CudaAttentionVariants, DropoutOfAnyShareLeavesTheStatistics) {
+  for (const double share : {0.0, 0x1p-40, 0.999}) {
+    AttentionCase c = one_head({DataType::kFloat32}, 70, 90, 32);
+    c.variant.dropout = share;
+    expect_emulation_matches(c);
+    AttentionProblem dropped(c);
+    c.variant.dropout = 0;
+    AttentionProblem whole(c);
+    run_emulated(dropped.forward_params());
+    run_emulated(whole.forward_params());
+    for (Tensor AttentionProblem::* result :
+         {&AttentionProblem::entropy, &AttentionProblem::logsumexp})
+      expect_close("of whole rows", (dropped.*result).values(), (whole.*result).values(), 1e-6);
+  }
+}
+
 TEST(CudaAttentionVariants, MayAllBeAskedForAtOnce) {
   expect_all_match({.window_left = 40,
                     .window_right = 2,
                     .softcap = 1.5,
+                    .dropout = 0.5,
                     .has_sinks = true,
                     .has_max_logits = true});
 }
@@ -172,7 +194,8 @@ TEST(CudaAttentionVariants, TakeEverySubsetOfIncomingGradients) {
   for (int used = 0; used < 8; ++used) {
     AttentionCase c{.type = DataType::kFloat32, .queries = 21, .keys = 29};
     c.has_dout = used & 1, c.has_dentropy = used & 2, c.has_dlogsumexp = used & 4;
-    c.variant = {.window_left = 9, .softcap = 3, .has_sinks = true, .has_max_logits = true};
+    c.variant = {.window_left = 9, .softcap = 3, .dropout = 0.2, .has_sinks = true};
+    c.variant.has_max_logits = true;
     expect_emulation_matches(c);
   }
 }
@@ -266,7 +289,8 @@ TEST(CudaAttentionVariants, TouchNothingBesideTheirTensors) {
     for (const Elements& elements : kElements)
       for (const int64_t head_dim : {24, 37}) {
         AttentionCase c = one_head(elements, 35, 70, head_dim);
-        c.variant = {.window_left = 20, .softcap = 2, .has_sinks = true, .has_max_logits = true};
+        c.variant = {.window_left = 20, .softcap = 2, .dropout = 0.2, .has_sinks = true};
+        c.variant.has_max_logits = true;
         expect_emulation_matches(c);
       }
   }
