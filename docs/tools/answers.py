@@ -37,6 +37,7 @@ _SHORT, _LONG = ("front_mini", "front"), ("front_mini", "front_long")
 _SHIFT = ("token_shift_mini", "token_shift")
 _ONE_HEAD = ("one_head_mini", "one_head")
 _CONVOLUTION = ("convolution_mini", "convolution")
+_WINDOWS = ("windows_mini", "windows")
 _AGAIN = ("start_again", "start_again")
 _FROM = ("retraining", "retraining")
 #: Name of a table -> its questions, each about two networks of the same result.
@@ -118,6 +119,14 @@ TABLES: Mapping[str, tuple[Question, ...]] = {
         Question(
             "`S4`, GPT-2's kind?",
             *_CONVOLUTION, "A shift into q, k, v lowers the perplexity of SM+LN+G with one head",
+        ),
+    ),
+    "answers_windows": (
+        Question("GPT-2's kind?", *_WINDOWS, "LayerNorm and GELU: "),
+        Question("Foldable norm and ReLU?", *_WINDOWS, "foldable norm and ReLU: "),
+        Question("Softmax only?", *_WINDOWS, "softmax only: "),
+        Question(
+            "Softmax only, one head, with `S4`?", *_WINDOWS, "softmax only, one head and a shift: "
         ),
     ),
     "answers_start": (

@@ -51,9 +51,13 @@ class Compared:
 
 
 def compared(stem: str, name: str, claim: str, part: int = 0) -> Compared:
-    """A comparison of the claim of a target that begins so."""
+    """A comparison of the claim of a target that begins so, or "where: claim" does."""
     found = target(stem, name)
-    (judged,) = (each for each in found["claims"] if each["claim"].startswith(claim))
+    (judged,) = (
+        each
+        for each in found["claims"]
+        if f"{each['where']}: {each['claim']}".startswith(claim) or each["claim"].startswith(claim)
+    )
     difference, sides = judged["differences"][part], judged["reasons"][part].split(": ")[0]
     left, right = (side.rpartition(" (")[0].split(" x ")[-1] for side in sides.split(" < "))
     by_seed = {

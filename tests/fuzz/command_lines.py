@@ -81,8 +81,7 @@ HOSTILE = (
 
 
 def value_for(draw: Draw, parameter: Any) -> str:
-    kind = str(getattr(parameter.type_descriptor, "annotation", ""))
-    is_number = "int" in kind or "float" in kind
+    is_number = parameter.type.name.startswith(("integer", "float"))
     if draw.chance(0.6):
         fitting = FITTING_NUMBERS if is_number else FITTING.get(parameter.name, ())
         if fitting:
