@@ -1,6 +1,6 @@
-// Which of attention's weights dropout keeps, the same on every device and in both directions. Every
-// row has a key of 64 bits from (seed, h, i); a hash of 32 bits mixes its halves with j, and a
-// weight is dropped where that is below p 2^32. python/aero/ops/_scores.py computes the same.
+// Which of attention's weights dropout keeps, the same on every device and in both directions.
+// Every row has a key of 64 bits from (seed, h, i); a hash of 32 bits mixes its halves with j, and
+// a weight is dropped where that is below p 2^32. python/aero/ops/_scores.py computes the same.
 #pragma once
 
 #include <cstdint>
