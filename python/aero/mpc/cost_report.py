@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
@@ -207,6 +207,22 @@ class CostReport:
         return CostComparison(self, other)
 
 
+class _Times(TypedDict, total=False):
+    first_seconds: float
+    second_seconds: float
+
+
+class ComparisonRow(_Times):
+    """A part of two compared reports, or their total; seconds where a network was given."""
+
+    part: str
+    first_bytes: float
+    second_bytes: float
+    ratio: float | None
+    first_rounds: int
+    second_rounds: int
+
+
 @dataclass(frozen=True)
 class CostComparison:
     """A second report compared with a first one, part by part.
@@ -230,7 +246,7 @@ class CostComparison:
         """Bytes of the first over bytes of the second: how many times less the second sends."""
         return self.first.comm_bytes / self.second.comm_bytes
 
-    def rows(self, network: Network = None, compute: Compute = None) -> list[dict[str, Any]]:
+    def rows(self, network: Network = None, compute: Compute = None) -> list[ComparisonRow]:
         """One mapping per part that occurs in either, and the total; absent parts count 0.
 
         Args:
@@ -336,7 +352,7 @@ def _seconds(timed: Latency, kind: str) -> float:
     return duration.seconds if duration else 0.0
 
 
-def _row(kind: str, first: Cost | None, second: Cost | None) -> dict[str, Any]:
+def _row(kind: str, first: Cost | None, second: Cost | None) -> ComparisonRow:
     bytes_first = first.comm_bytes if first else 0.0
     bytes_second = second.comm_bytes if second else 0.0
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
-from aero.mpc.cost_report import CostComparison
+from aero.mpc.cost_report import ComparisonRow, CostComparison
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import Lowerings, sizes_in_words, trusted
 from aero.mpc.schedule import Schedule
@@ -269,7 +269,7 @@ def comparison_rows(compared: CostComparison, network: Network, compute: Compute
     return [_comparison_cells(row) for row in compared.rows(network, compute)]
 
 
-def _comparison_cells(row: dict[str, Any]) -> dict[str, str]:
+def _comparison_cells(row: ComparisonRow) -> dict[str, str]:
     difference = (row["second_bytes"] - row["first_bytes"]) / 1e9
     cells = {
         "part": row["part"],

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from aero.mpc.schedule import ROUNDS, Schedule, Segment
 
-_PROCESS = {"pid": 1}
+Event = dict[str, object]
+
+_PROCESS: Event = {"pid": 1}
+
+
+class _Slice(NamedTuple):
+    segment: Segment
+    thread: int
 
 
 def trace_json(schedule: Schedule) -> str:
@@ -23,11 +30,12 @@ def trace_json(schedule: Schedule) -> str:
     """
     segments, resources = schedule.segments, [*schedule.busy_seconds]
     threads = _threads(segments, resources)
-    slices = [
-        _slice(schedule, segment, thread) for segment, thread in zip(segments, threads, strict=True)
+    slices = [_Slice(*one) for one in zip(segments, threads, strict=True)]
+    events = [
+        *_names(resources, max(threads, default=0)),
+        *(_event(schedule, one) for one in slices),
+        *_arrows(schedule, slices),
     ]
-    names = _names(resources, max(threads, default=0))
-    events = [*names, *slices, *_arrows(schedule, slices)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
 
 
@@ -46,7 +54,7 @@ def _threads(segments: Sequence[Segment], resources: list[str]) -> list[int]:
     return threads
 
 
-def _names(resources: list[str], threads: int) -> Iterator[dict[str, Any]]:
+def _names(resources: list[str], threads: int) -> Iterator[Event]:
     yield {"ph": "M", **_PROCESS, "name": "process_name", "args": {"name": "forward pass"}}
     for thread in range(1, max(threads, len(resources)) + 1):
         lane = thread - len(resources)
@@ -56,13 +64,14 @@ def _names(resources: list[str], threads: int) -> Iterator[dict[str, Any]]:
         yield about | {"name": "thread_sort_index", "args": {"sort_index": thread}}
 
 
-def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
+def _event(schedule: Schedule, one: _Slice) -> Event:
+    segment = one.segment
     operation = schedule.operations[segment.operation].operation
     where = "" if operation.layer is None else f"layer {operation.layer}: "
     return {
         "ph": "X",
         **_PROCESS,
-        "tid": thread,
+        "tid": one.thread,
         "name": where + operation.name,
         "cat": operation.kind,
         "ts": segment.start / 1e3,
@@ -77,23 +86,23 @@ def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
     }
 
 
-def _arrows(schedule: Schedule, slices: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _arrows(schedule: Schedule, slices: Sequence[_Slice]) -> Iterator[Event]:
     """Arrows from the slice that ends last of each input to the slice that starts first."""
-    first: dict[int, dict[str, Any]] = {}
-    last: dict[int, dict[str, Any]] = {}
-    for entry in slices:
-        index = entry["args"]["operation"]
-        if index not in first or entry["ts"] < first[index]["ts"]:
-            first[index] = entry
-        if index not in last or entry["ts"] + entry["dur"] > last[index]["ts"] + last[index]["dur"]:
-            last[index] = entry
+    first: dict[int, _Slice] = {}
+    last: dict[int, _Slice] = {}
+    for one in slices:
+        index = one.segment.operation
+        if one.segment.start < first.setdefault(index, one).segment.start:
+            first[index] = one
+        if one.segment.finish > last.setdefault(index, one).segment.finish:
+            last[index] = one
     arrow = 0
     for index, scheduled in enumerate(schedule.operations):
         for source in scheduled.operation.inputs:
             if source in last and index in first:
                 arrow += 1
-                about = {**_PROCESS, "name": "needs", "cat": "dependency", "id": arrow}
+                about: Event = {**_PROCESS, "name": "needs", "cat": "dependency", "id": arrow}
                 for ph, end in (("s", last[source]), ("f", first[index])):
                     # A flow belongs to the slice of its thread in which its time lies.
-                    bound = about | {"ph": ph, "tid": end["tid"], "ts": end["ts"]}
+                    bound = about | {"ph": ph, "tid": end.thread, "ts": end.segment.start / 1e3}
                     yield bound if ph == "s" else bound | {"bp": "e"}

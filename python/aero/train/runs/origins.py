@@ -68,8 +68,9 @@ def find_origin(path: str | Path, option: str) -> Origin:
     if (folder / "run.json").is_file():
         return _run(folder, option)
     if (folder / "config.json").is_file():
+        config = read_json(folder / "config.json", finite=False)
         for key, middle in (("annealed_from", "an annealing"), ("gated_parts", "a selection")):
-            if _config(folder).get(key) is not None:
+            if config.get(key) is not None:
                 raise TrainingError(
                     f"train: {option} {folder} is in the middle of {middle}; resume its run, or "
                     "name a network that has ended"
@@ -124,7 +125,7 @@ def _flops(info: RunInfo) -> float:
 def _label_of(folder: Path) -> str | None:
     from aero.architecture import ArchitectureSpec
 
-    config = _config(folder)
+    config = read_json(folder / "config.json", finite=False)
     if config.get("model_type") != "aero":
         return None
     names = ArchitectureSpec.from_label("SM", model="mini").to_dict()
@@ -134,8 +135,3 @@ def _label_of(folder: Path) -> str | None:
         return ArchitectureSpec.from_dict({**names, **fields}).label
     except ValueError:
         return None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = read_json(folder / "config.json", finite=False)
-    return config
