@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.mpc.compared_parts import ComparisonRow, compared_part
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription, default_compute
-from aero.mpc.latency import Duration, Latency
+from aero.mpc.latency import Latency
 from aero.mpc.other_words import unknown_keyword
 from aero.mpc.priced_network import (
     SIZES,
@@ -207,22 +208,6 @@ class CostReport:
         return CostComparison(self, other)
 
 
-class _Times(TypedDict, total=False):
-    first_seconds: float
-    second_seconds: float
-
-
-class ComparisonRow(_Times):
-    """A part of two compared reports, or their total; seconds where a network was given."""
-
-    part: str
-    first_bytes: float
-    second_bytes: float
-    ratio: float | None
-    first_rounds: int
-    second_rounds: int
-
-
 @dataclass(frozen=True)
 class CostComparison:
     """A second report compared with a first one, part by part.
@@ -254,15 +239,11 @@ class CostComparison:
             compute: The machines behind them; default: `spu-epyc` for both if one is a stack of
                 shares, as of `CostReport.latency`.
         """
-        times = self.times(network, compute)
-        kinds = dict.fromkeys([*self.first.by_kind, *self.second.by_kind])
-        rows = []
-        for kind in (*kinds, "total"):
-            row = _row(kind, _part(self.first, kind), _part(self.second, kind))
-            if times is not None:
-                row["first_seconds"], row["second_seconds"] = (_seconds(t, kind) for t in times)
-            rows.append(row)
-        return rows
+        both, times = (self.first, self.second), self.times(network, compute)
+        first, second = ({**one.by_kind, "total": one.total} for one in both)
+        timed = times and [{**one.by_kind, "total": one.total} for one in times]
+        parts = dict.fromkeys([*self.first.by_kind, *self.second.by_kind, "total"])
+        return [compared_part(part, first.get(part), second.get(part), timed) for part in parts]
 
     def names(self) -> tuple[str, str]:
         """Network, stack and T of both, and the other sizes that differ."""
@@ -341,25 +322,3 @@ def _of_relu_alone(first: CostReport, second: CostReport) -> list[str]:
         return []
     sent = first.comm_bytes, second.comm_bytes
     return relu_alone(first.spec, first.description, first.stack_fields, *sent)
-
-
-def _part(report: CostReport, kind: str) -> Cost | None:
-    return report.total if kind == "total" else report.by_kind.get(kind)
-
-
-def _seconds(timed: Latency, kind: str) -> float:
-    duration: Duration | None = timed.total if kind == "total" else timed.by_kind.get(kind)
-    return duration.seconds if duration else 0.0
-
-
-def _row(kind: str, first: Cost | None, second: Cost | None) -> ComparisonRow:
-    bytes_first = first.comm_bytes if first else 0.0
-    bytes_second = second.comm_bytes if second else 0.0
-    return {
-        "part": kind,
-        "first_bytes": bytes_first,
-        "second_bytes": bytes_second,
-        "ratio": bytes_first / bytes_second if bytes_second else None,
-        "first_rounds": first.rounds if first else 0,
-        "second_rounds": second.rounds if second else 0,
-    }

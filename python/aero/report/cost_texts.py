@@ -12,8 +12,9 @@ from functools import singledispatch
 from typing import Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
+from aero.mpc.compared_parts import ComparisonRow
 from aero.mpc.cost import Cost
-from aero.mpc.cost_report import ComparisonRow, CostComparison
+from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import Lowerings, sizes_in_words, trusted
 from aero.mpc.schedule import Schedule
