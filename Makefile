@@ -7,6 +7,7 @@ TORCH     ?= torch==$(shell $(PYTHON) -c 'import sys; print("2.15.0" if sys.vers
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 MINUTES   ?= 30
+MESSAGES  ?= 10000
 PYTHONS   ?= $(shell for n in 10 11 12 13 14 15; do python3.$$n -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
 CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
@@ -80,9 +81,9 @@ private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network bet
 	$(BIN)/aero private run runs/private/export --tokenizer $(PRIVATE_RUN)/model \
 	  --prompt "def read(self" --tokens 2
 
-private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU, and send a server 30,000 malformed messages
+private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU, and send servers 3 x MESSAGES=10000 malformed messages
 	$(BIN)/python -m pytest tests/python/private -m private --numprocesses 2 --dist loadfile
-	AERO_FUZZ_MESSAGES=10000 $(BIN)/python -m pytest tests/python/private/parties -k 'garbage or keeps_nothing' --numprocesses 2
+	AERO_FUZZ_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest tests/python/private/parties -k 'garbage or keeps_nothing' --numprocesses 2
 
 # The later cells need root, for network namespaces. At the paper's length: TOKENS=128 LINKS="tcp lan-1gbps".
 PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/private_effect_*.json))))
