@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ARCHITECTURES = {"sm_80", "sm_86", "sm_90a", "sm_100"}
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)(.*?);")
 # The tensor cores' instructions for products of tiles, by the element type in a kernel's name.
 PRODUCT = {
@@ -84,6 +83,14 @@ def build_folder() -> Path:
     return max(folders, key=lambda folder: folder.stat().st_mtime)
 
 
+def architectures() -> set[str]:
+    """Those that the kernels were compiled for."""
+    cache = (build_folder().parent / "CMakeCache.txt").read_text()
+    listed = re.search(r"^AERO_CUDA_ARCHITECTURES:STRING=(.+)$", cache, re.MULTILINE)
+    assert listed
+    return {f"sm_{name}" for name in re.split("[; ]", listed[1])}
+
+
 def readable(names: list[str]) -> list[str]:
     """Kernel names such as `ForwardPass<ForwardShape<BFloat16, 64>>`."""
     plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True)
@@ -132,7 +139,7 @@ def built_code() -> list[Code]:
 
 def test_products_are_the_tensor_cores_and_of_the_elements_type() -> None:
     with_products = [code for code in built_code() if code.named("HMMA")]
-    assert {code.architecture for code in with_products} == ARCHITECTURES
+    assert {code.architecture for code in with_products} == architectures()
     for code in with_products:
         (element,) = (name for name in PRODUCT if re.search(rf"\b{name}\b", code.kernel))
         assert set(code.named("HMMA")) == {PRODUCT[element]}, code.kernel

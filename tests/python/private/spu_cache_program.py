@@ -18,7 +18,6 @@ from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
 from aero.private.settings import PrivateSettings
 
-
 SESSIONS = contextlib.ExitStack()
 
 
