@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,6 +37,9 @@ async def main():
         await asyncio.sleep(0)
         await asyncio.sleep(600)
     finally:
+        if sys.argv[2:]:  # another signal, while it cleans up
+            due.append(number)
+            await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         print("cleaned up", flush=True)
 
@@ -50,6 +55,13 @@ def test_a_signal_between_two_turns_ends_a_party_that_cleans_up(name: str) -> No
     command = [sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n") == ["cleaned up", "interrupted True", ""], done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_second_signal_between_two_turns_ends_it_too(name: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, name, "twice"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n") == ["interrupted True", ""], done.stderr
 
 
 def interrupting(number: signal.Signals, *, ignored: bool = False) -> object:
@@ -75,6 +87,14 @@ def test_an_interrupt_is_raised_and_an_ignored_signal_stays_ignored(number: sign
     assert interrupting(number, ignored=True) == "not interrupted"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_signal_does_not_wait_for_what_cleans_up() -> None:
     async def main() -> None:
         try:
@@ -84,12 +104,38 @@ def test_a_second_signal_does_not_wait_for_what_cleans_up() -> None:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(600)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_interruptibly(main())
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(main())
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_error_of_cleaning_up_is_not_lost() -> None:
+    async def main() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(600)
+        finally:
+            raise ValueError("the log is not written")
+
+    with pytest.raises(ValueError, match="log"):
+        run_interruptibly(main())
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_call_that_blocks_the_loop_ends_at_the_second_signal() -> None:
+    reading, writing = os.pipe()
+    times = [threading.Timer(at, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+             for at in (0.1, 1.5)]  # fmt: skip
+
+    async def main() -> None:
+        for each in times:
+            each.start()
+        os.read(reading, 1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(main())
+    for end in (reading, writing):
+        os.close(end)
 
 
 def test_a_result_an_error_and_a_thread_are_as_with_asyncio_run() -> None:
