@@ -15,6 +15,7 @@ from pathlib import Path
 from committed import content, newest
 
 from aero import mpc, paper
+from aero.mpc.generation import private_fields
 from aero.private.settings import BETWEEN_PROCESSES, STACKS
 from aero.tables import markdown_table
 
@@ -73,8 +74,8 @@ def private_protocols() -> str:
     """The places where each protocol may run, whom one trusts there, and what is sent."""
     rows = []
     for name, stack in STACKS.items():
-        cheap = {"client_one_hot": True, "last_token_head": True}
-        report = mpc.simulate("SM+ScFuFFN", stack=stack, context_length=128, **cheap)
+        fields = private_fields(stack)
+        report = mpc.simulate("SM+ScFuFFN", stack=stack, context_length=128, **fields)
         dealt = report.total.dealer_bytes / 1e9
         trust = report.trust + (f"; who sends {three_digits(dealt)} GB before" if dealt else "")
         between, alone = "yes", "yes"

@@ -120,6 +120,7 @@ def training(target: ArchitectureSpec, preset: str = "", *, exact_gelu: bool = F
             return []
     except ValueError:
         return []
+    given["context_length"] = target.context_length
     words = (f" --set model.{name}={word_of(value)}" for name, value in given.items())
     return [f"aero train --label '{target.label}' --set model.preset={preset}{''.join(words)}"]
 

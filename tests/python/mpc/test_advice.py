@@ -98,7 +98,8 @@ def test_it_ends_in_a_configuration_that_costs_what_it_says() -> None:
     assert again.total == found.trained.report.total
     commands = found.commands("SM+LN+G", "tiny")
     label = found.trained.change.label
-    assert commands[0] == f"aero train --label '{label}' --set model.preset=tiny"
+    words = f"--set model.preset=tiny --set model.context_length={TINY['context_length']}"
+    assert commands[0] == f"aero train --label '{label}' {words}"
     assert commands[-1].startswith("aero private run RUN --set ")
     assert "exp_squarings=5" in commands[-1]
     shared = advise("SM+LN+G", LINK, stack="spu-semi2k", **TINY).commands("SM+LN+G")

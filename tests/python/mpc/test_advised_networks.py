@@ -32,13 +32,12 @@ from aero.train.runs.planning import spec_for
 
 
 def trained_by(command: str, sizes: dict[str, int]) -> Any:
-    """The network that a command of `aero train` trains, at a context and a vocabulary."""
+    """The network that a command of `aero train` trains, with a vocabulary."""
     words = shlex.split(command)
     assert words[:3] == ["aero", "train", "--label"]
     settings = [word for option, word in itertools.pairwise(words) if option == "--set"]
     recipe = load_recipe("demo", settings=settings)
-    wanted = ("context_length", "vocab_size")
-    return spec_for(recipe, words[3]).replace(**{name: sizes[name] for name in wanted})
+    return spec_for(recipe, words[3]).replace(vocab_size=sizes["vocab_size"])
 
 
 PYTHIA_FIELDS = aero.ArchitectureSpec.from_label(

@@ -113,7 +113,9 @@ def test_advice_on_pythia_keeps_its_exact_gelu() -> None:
     assert shared.report.total == expected.total
     relu = mpc.simulate("SM+LN+R", model="pythia-70m", stack="spu-0.9.5", context_length=16)
     assert rows["ReLU instead of GELU"].report.total == relu.total
-    assert found.commands("pythia-70m")[0].endswith(" --set model.preset=pythia-70m")
+    assert found.commands("pythia-70m")[0].endswith(
+        " --set model.preset=pythia-70m --set model.context_length=16"
+    )
 
 
 def test_commands_take_names() -> None:

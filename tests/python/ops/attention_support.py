@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 DIRECTIONS = {"forward": 70, "backward": 70, "few queries": 2, "few queries, backward": 3}
 HEADS, KEYS = 4, 90
 #: Feature -> widths of heads and values; 24 and 24 for all others.
-WIDTHS = {"values of another width": (24, 40), "heads of up to 512": (512, 512)}
+WIDTHS = {"values of another width": (24, 40), "heads of 257 to 512 columns": (512, 512)}
 
 Draw = Callable[..., Tensor]
 #: Feature, as the call is written -> the arguments of it for so many queries.
@@ -39,7 +39,7 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
     "`sinks`": lambda draw, queries: {"sinks": draw(HEADS)},
     "`return_max_logits=True`": lambda draw, queries: {"return_max_logits": True},
     "values of another width": lambda draw, queries: {},
-    "heads of up to 512": lambda draw, queries: {},
+    "heads of 257 to 512 columns": lambda draw, queries: {},
     "`dropout_p`": lambda draw, queries: {"dropout_p": 0.2},
     "`cu_seqlens`": lambda draw, queries: {
         "cu_seqlens": (

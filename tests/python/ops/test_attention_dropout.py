@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kept(seeds: Tensor, p: float, heads: int, queries: int, keys: int) -> Tensor:
-    """The mask of dropout by the description in attention_transform.h, in NumPy's own words."""
+    """The mask of dropout by the description in kernels/dropout.h, in NumPy's own words."""
     with np.errstate(over="ignore"):
 
         def mixed(x: Any) -> Any:
