@@ -129,7 +129,7 @@ struct StreamedQueries {
     }
   }
 
-  /// The same of a call that varies.
+  /// The same of a call that varies; weights without the factor of dropout.
   template <int kRowTiles, class Lane>
   AERO_DEVICE static void weigh_varied(const BackwardParams& p, const Head<int64_t>& h, Lane& lane,
                                        const WindowedKeys& visible, int query, int key, int stage,
@@ -158,7 +158,7 @@ struct StreamedQueries {
                          dropout.kept(dscores[r][block][n], row_key, at) * dropout.factor, own,
                          gradient);
         of.dscore += largest.at(at);
-        weights[r][block][n] = dropout.kept(of.weight, row_key, at) * dropout.factor;
+        weights[r][block][n] = dropout.kept(of.weight, row_key, at);
         dscores[r][block][n] = of.dscore * gradient.scale * cap.slope(product);
       }
     }

@@ -335,6 +335,12 @@ struct BackwardKeyPass : Shape {
   AERO_DEVICE static void store(const Params& p, Lane& lane, const Head<int64_t>& head, int first,
                                 int in_tile, int part, Warp& warp) {
     if (!p.dout) clear(warp.dv);  // a weight that is NaN times no gradient is none
+    if constexpr (kVaries) {      // here, as float16 has no factor above 65,504
+      const float kept = dropout_factor<float>(p.dropout);
+      AERO_UNROLL
+      for (auto& block : warp.dv[0]) AERO_UNROLL
+      for (float& sum : block) sum *= kept;
+    }
     const Part dk{0}, dv{kStaying * kRowBytes / kParts};
     store_sums<Element>(lane, dk, in_tile, warp.dk);
     store_sums<Element>(lane, dv, in_tile, warp.dv);

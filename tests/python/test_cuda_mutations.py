@@ -117,7 +117,8 @@ VARIED_MUTATIONS = [
     ("dropout: left out of dK", "attention_backward_tiles.h",
      "dropout.kept(dscores[r][block][n], row_key, at) * dropout.factor", "dscores[r][block][n]"),
     ("dropout: left out of dV", "attention_backward_tiles.h",
-     "dropout.kept(of.weight, row_key, at) * dropout.factor", "of.weight"),
+     "dropout.kept(of.weight, row_key, at)", "of.weight"),
+    ("dropout: values that stay not raised", "attention_entropy_backward.h", "sum *= kept;", ""),
 ]  # fmt: skip
 ROW_MUTATIONS = [
     ("warps do not wait for each other", "row_team.h", "lane.barrier();", ""),
