@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc.compared_parts import ComparisonRow, compared_part
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription, default_compute
 from aero.mpc.latency import Latency
@@ -24,6 +23,9 @@ from aero.mpc.priced_network import (
 )  # fmt: skip
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 from aero.tables import in_units
+
+if TYPE_CHECKING:
+    from aero.mpc.compared_parts import ComparisonRow
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile | None
@@ -239,6 +241,8 @@ class CostComparison:
             compute: The machines behind them; default: `spu-epyc` for both if one is a stack of
                 shares, as of `CostReport.latency`.
         """
+        from aero.mpc.compared_parts import compared_part
+
         both, times = (self.first, self.second), self.times(network, compute)
         first, second = ({**one.by_kind, "total": one.total} for one in both)
         timed = times and [{**one.by_kind, "total": one.total} for one in times]

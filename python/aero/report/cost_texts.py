@@ -9,16 +9,18 @@ import importlib
 import itertools
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
-from aero.mpc.compared_parts import ComparisonRow
 from aero.mpc.cost import Cost
 from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import Lowerings, sizes_in_words, trusted
 from aero.mpc.schedule import Schedule
 from aero.tables import in_units, table_csv, table_lines
+
+if TYPE_CHECKING:
+    from aero.mpc.compared_parts import ComparisonRow
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile | None
