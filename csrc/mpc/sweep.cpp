@@ -1,6 +1,10 @@
 #include "csrc/mpc/sweep.h"
 
+#include <algorithm>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "csrc/mpc/lowering.h"
 #include "csrc/mpc/operation_cost.h"
@@ -25,23 +29,49 @@ std::int64_t combinations(const Sweep& sweep) {
   return count;
 }
 
-SweepResult price(const spec::ArchitectureSpec& spec, const Stack& stack,
+// A network with at most two layers of a kind: the last may compute fewer rows than those before.
+struct Shortened {
+  explicit Shortened(network::Network whole) : network(std::move(whole)) {
+    for (network::Segment& segment : network.segments) {
+      if (segment.layers > 1) repeats.push_back(segment.layers - 1);
+      if (segment.layers > 0) repeats.push_back(1);
+      segment.layers = std::min<std::int64_t>(segment.layers, 2);
+    }
+  }
+
+  network::Network network;
+  std::vector<std::int64_t> repeats;  // how many layers of the whole network each layer stands for
+};
+
+SweepResult price(const Shortened& shortened, const Stack& stack,
                   const std::vector<Machines>& machines) {
+  const OperationGraph graph = lower(shortened.network, stack, whole_context(shortened.network));
   SweepResult result;
   result.nanoseconds.resize(machines.size());
   ShapePrices prices(stack);
-  const network::Network network = network::describe(spec);
-  for (const Operation& operation : lower(network, stack, whole_context(network))) {
-    const Cost& cost = prices(operation);
-    result.total = checked(result.total + cost, "the network");
-    const Placement where = placement(stack, operation.shape);
-    for (std::size_t i = 0; i < machines.size(); ++i) {
-      const auto& [network, compute] = machines[i];
-      const Nanoseconds time =
-          operation_time(cost, where, network, compute).alone(network.full_duplex);
-      result.nanoseconds[i] = added(result.nanoseconds[i], time);
+  std::vector<Cost> costs;
+  for (auto begin = graph.begin(); begin != graph.end();) {
+    const std::int64_t layer = begin->layer;
+    const auto end =
+        std::find_if(begin, graph.end(), [&](const Operation& one) { return one.layer != layer; });
+    const std::int64_t repeats =
+        layer == kOutsideLayers ? 1 : shortened.repeats[static_cast<std::size_t>(layer)];
+    costs.clear();
+    for (; begin != end; ++begin) {
+      const Cost& cost = costs.emplace_back(prices(*begin));
+      const Placement where = placement(stack, begin->shape);
+      for (std::size_t i = 0; i < machines.size(); ++i) {
+        const auto& [link, compute] = machines[i];
+        const Nanoseconds time = operation_time(cost, where, link, compute).alone(link.full_duplex);
+        for (std::int64_t j = 0; j < repeats; ++j)
+          result.nanoseconds[i] = added(result.nanoseconds[i], time);
+      }
     }
+    // One after the other: averages over many runs are no whole numbers, and sums of them round.
+    for (std::int64_t i = 0; i < repeats; ++i)
+      for (const Cost& cost : costs) result.total += cost;
   }
+  result.total = checked(result.total, "the network");
   return result;
 }
 
@@ -62,8 +92,16 @@ std::vector<SweepResult> run_sweep(const Sweep& sweep) {
         fields.emplace_back(axis->name, axis->values[static_cast<std::size_t>(rest % size)]);
         rest /= size;
       }
+      std::optional<Shortened> network;
+      std::string reason;  // why there is no such network
+      try {
+        network.emplace(network::describe(spec::with_fields(base, fields)));
+      } catch (const std::invalid_argument& error) {
+        reason = error.what();
+      }
       for (const Stack& stack : sweep.stacks) try {
-          results.push_back(price(spec::with_fields(base, fields), stack, sweep.machines));
+          results.push_back(network ? price(*network, stack, sweep.machines)
+                                    : SweepResult{.total = {}, .nanoseconds = {}, .error = reason});
         } catch (const std::invalid_argument& error) {
           results.push_back({.total = {}, .nanoseconds = {}, .error = error.what()});
         }

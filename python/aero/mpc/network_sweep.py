@@ -295,7 +295,9 @@ class _Network:
 
     def perplexity_at(self, size: Mapping[str, FieldValue]) -> float | None:
         """The measured perplexity, if the network is the measured one in every field."""
-        own = self.spec.to_dict() if size and self.perplexity is not None else {}
+        if self.perplexity is None or not size:
+            return self.perplexity
+        own = self.spec.to_dict()
         same = all(own.get(name) == value for name, value in size.items())
         return self.perplexity if same else None
 

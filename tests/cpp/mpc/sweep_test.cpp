@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "csrc/mpc/cost_report.h"
 #include "csrc/mpc/generation.h"
@@ -42,6 +43,30 @@ TEST(Sweep, RowsAreReportsInTheOrderOfTheLoops) {
           EXPECT_EQ(rows[row].nanoseconds[0], closed_form(report, one, network, compute));
           ++row;
         }
+}
+
+// Layers that repeat are lowered once, the last layer for itself, as it may have one row alone.
+TEST(Sweep, RepeatedAndSkippedLayersAreThoseOfReports) {
+  Stack one_row = stack("aero-optimized");
+  one_row.last_layer_one_row = true;
+  Sweep sweep{.specs = {},
+              .axes = {},
+              .stacks = {Stack{}, one_row, stack("spu-aby3")},
+              .machines = {{network_profile("wan-100mbps"), compute_profile("spu-epyc")}}};
+  for (const std::string_view label : {"SM+LN+G", "SM+FN+R_i4", "EReg(SM(t)+ScFuFFN+S4)"})
+    for (const std::string_view model : {"gpt2", "pythia-70m"})
+      sweep.specs.push_back(spec::architecture_from_label(label, model, {}));
+  const std::vector<SweepResult> rows = run_sweep(sweep);
+  std::size_t row = 0;
+  for (const auto& spec : sweep.specs)
+    for (const Stack& stack : sweep.stacks) {
+      const CostReport report = simulate(spec, stack);
+      const auto& [network, compute] = sweep.machines[0];
+      EXPECT_EQ(rows[row].error, "");
+      EXPECT_EQ(rows[row].total, report.total);
+      EXPECT_EQ(rows[row].nanoseconds[0], closed_form(report, stack, network, compute));
+      ++row;
+    }
 }
 
 TEST(Sweep, CombinationsThatDoNotExistSaySo) {
