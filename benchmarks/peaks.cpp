@@ -1,10 +1,13 @@
 // What the machine can do at most with a given number of threads: fused multiply-adds in float32,
-// bfloat16 dot products, powers of two as the kernels compute them, bytes read from memory.
+// bfloat16 dot products, or products of AMX's tiles where there are some, powers of two as the
+// kernels compute them, bytes read from memory.
 // Compiled for the machine and run by peaks.py: `peaks THREADS SECONDS` prints them as JSON.
 //
 // 24 accumulators, each written out: fewer do not cover the latency of 4 cycles times 2 units, and
 // an array of them the compiler may keep in memory; either way the peak comes out up to 2x too low.
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
@@ -34,6 +37,9 @@ Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b,
 constexpr double kLanes = sizeof(Vector) / sizeof(float);
 
 constexpr int64_t kSteps = 4096;  // between looks at the clock
+#if defined(__AMX_BF16__)
+constexpr int64_t kTileSteps = 256;
+#endif
 
 // The empty assembly hides the accumulators' values, so that no step can be left out or merged.
 #define AERO_EACH(do_this)                                                                    \
@@ -73,7 +79,39 @@ double fp32_work(Race& race, float* sink) {
   return steps * 24 * kLanes * 2;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+/// A product takes 16 cycles and ends after 52, so that six sums cover it.
+double bf16_work(Race& race, float* sink) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const shapes;
+  alignas(64) float sums[16 * 16];
+  __asm__ volatile(
+      "ldtilecfg %0\n"
+      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
+      "tilezero %%tmm4\n tilezero %%tmm5\n tilezero %%tmm6\n tilezero %%tmm7"
+      :
+      : "m"(shapes));
+  double steps = 0;
+  race.start.arrive_and_wait();
+  while (race.runs()) {
+    for (int64_t i = 0; i < kTileSteps; ++i)
+      __asm__ volatile(
+          "tdpbf16ps %%tmm7, %%tmm6, %%tmm0\n tdpbf16ps %%tmm7, %%tmm6, %%tmm1\n"
+          "tdpbf16ps %%tmm7, %%tmm6, %%tmm2\n tdpbf16ps %%tmm7, %%tmm6, %%tmm3\n"
+          "tdpbf16ps %%tmm7, %%tmm6, %%tmm4\n tdpbf16ps %%tmm7, %%tmm6, %%tmm5" ::);
+    steps += kTileSteps;
+  }
+  __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n tilerelease"
+                   :
+                   : "r"(sums), "r"(int64_t{64})
+                   : "memory");
+  *sink = sums[0];
+  return steps * 6 * 16 * 16 * 32 * 2;
+}
+#elif defined(__AVX512BF16__)
 #define AERO_DOT(n) sum##n = _mm512_dpbf16_ps(sum##n, (__m512bh)pairs, (__m512bh)pairs);
 double bf16_work(Race& race, float* sink) {
   const Vector a = splat(0.999f);
@@ -194,6 +232,11 @@ double peak(Work work, int threads, double seconds) {
 
 int main(int count, char** arguments) {
   if (count != 3) return std::fprintf(stderr, "usage: peaks THREADS SECONDS\n"), 1;
+#if defined(__AMX_BF16__)
+  // ARCH_REQ_XCOMP_PERM for the registers of tiles, as kernels/cpu/dispatch.cpp asks.
+  if (syscall(SYS_arch_prctl, 0x1023, 18) != 0)
+    return std::fprintf(stderr, "peaks: Linux refuses the tile registers\n"), 1;
+#endif
   const int threads = std::atoi(arguments[1]);
   const double seconds = std::atof(arguments[2]);
   const auto print = [&](const char* name, auto work, const char* after) {

@@ -24,7 +24,7 @@ class Peaks:
     """Rates of all threads together."""
 
     fp32_gflops: float  #: float32 fused multiply-adds, two operations each
-    bf16_gflops: float  #: bfloat16 dot products, four operations per pair; 0 where there are none
+    bf16_gflops: float  #: bfloat16 products, of AMX's tiles or of pairs; 0 where there are none
     exp2_gvalues: float  #: the kernels' own powers of two, with their two sums
     read_gbytes: float  #: reading from memory
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,21 @@ def test_what_depends_on_the_sets_names_every_one(name: str) -> None:
         assert OTHER_SETS.fullmatch(f"kernels/cpu/{name}.cpp")
         patterns = re.findall(r'source MATCHES "(.*)"\)', text("CMakeLists.txt"))
         assert any(re.search(p.replace("\\\\", "\\"), f"kernels/cpu/{name}.cpp") for p in patterns)
+
+
+# Which peak a share is of depends on the processor, so each way to measure it compiles everywhere.
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the peaks are measured on x86")
+@pytest.mark.parametrize(
+    ("processor", "instruction"),
+    [("haswell", None), ("cooperlake", "vdpbf16ps"), ("sapphirerapids", "tdpbf16ps")],
+)
+def test_the_peak_of_bfloat16_is_that_of_the_fastest_products(
+    processor: str, instruction: str | None, tmp_path: Path
+) -> None:
+    code = tmp_path / "peaks.s"
+    compiler = [os.environ.get("CXX", "c++"), "-O1", f"-march={processor}", "-std=c++20", "-w"]
+    source = str(ROOT / "benchmarks/peaks.cpp")
+    subprocess.run([*compiler, f"-I{ROOT}", "-S", source, "-o", str(code)], check=True)
+    subprocess.run([*compiler, "-c", str(code), "-o", os.devnull], check=True)
+    found = set(re.findall(r"\b\w+bf16ps\b", code.read_text("utf-8")))
+    assert found == ({instruction} if instruction else set())
