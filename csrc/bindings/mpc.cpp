@@ -96,7 +96,7 @@ std::vector<PricedOperation> operations_of(const mpc::CostReport& report, const 
 py::dict lowerings_of(const mpc::CostReport& report, const Stack& stack) {
   std::map<std::string, std::set<std::string>> texts;
   for (const mpc::Operation& one : report.operations)
-    if (const std::string text = mpc::lowering_text(stack, one.shape); !text.empty())
+    if (const std::string text = mpc::lowering_text(stack, one); !text.empty())
       texts[std::string(mpc::kind_name(one.kind))].insert(text);
   py::dict found;
   for (const auto& [kind, each] : texts) found[py::str(kind)] = py::tuple(py::cast(each));

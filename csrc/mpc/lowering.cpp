@@ -38,7 +38,7 @@ class Lowering {
 
   OperationGraph graph() {
     if (stack_.setup && pass_.first) {
-      graph_.push_back({"set-up", kOutsideLayers, Kind::kSetup, SessionSetup{}, {}});
+      graph_.push_back({"set-up", kOutsideLayers, Kind::kSetup, SessionSetup{}, {}, {}});
       for (Inputs& given : sources_) given = {0};
     }
     const std::int64_t layers = layer_count(network_);
@@ -86,12 +86,14 @@ class Lowering {
     return all;
   }
 
-  Inputs add(const network::Operation& operation, const OperationShape& shape, Inputs inputs) {
-    return add(kind_of(operation.part), operation.name, shape, std::move(inputs));
+  Inputs add(const network::Operation& operation, const OperationShape& shape, Inputs inputs,
+             std::string_view written = {}) {
+    return add(kind_of(operation.part), operation.name, shape, std::move(inputs), written);
   }
 
-  Inputs add(Kind kind, std::string name, const OperationShape& shape, Inputs inputs) {
-    graph_.push_back({std::move(name), layer_, kind, shape, std::move(inputs)});
+  Inputs add(Kind kind, std::string name, const OperationShape& shape, Inputs inputs,
+             std::string_view written = {}) {
+    graph_.push_back({std::move(name), layer_, kind, shape, std::move(inputs), written});
     return {graph_.size() - 1};
   }
 
@@ -126,6 +128,12 @@ class Lowering {
     shape.rows *= group;
     const Triangle triangle = is_skipped(blocks.keys) && group == 1 ? skipped : Triangle::kNone;
     return {element_count({pass_.batch, key_heads, blocks.count}, "heads"), shape, triangle};
+  }
+
+  // Where keys are repeated for each query head instead, a product has their ciphertexts once more.
+  template <class Heads>
+  static std::string_view grouped(const Heads& p, std::string_view written) {
+    return p.heads > p.key_heads ? written : std::string_view{};
   }
 
   // Calls `make` for the blocks of attention that an operation belongs to, with what they read: of
@@ -180,8 +188,9 @@ class Lowering {
   Inputs become(const network::Operation& operation, const network::Rotate& p, Inputs inputs) {
     const Truncation shape{element_count({positions(rows_), p.heads, p.channels}, "rotary")};
     const Kind kind = kind_of(operation.part);
-    Inputs made = add(kind, operation.name + " times cos", shape, inputs);
-    made.push_back(add(kind, operation.name + " times sin", shape, std::move(inputs))[0]);
+    constexpr std::string_view kWritten = "x cos + rotate_half(x) sin, both public";
+    Inputs made = add(kind, operation.name + " times cos", shape, inputs, kWritten);
+    made.push_back(add(kind, operation.name + " times sin", shape, std::move(inputs), kWritten)[0]);
     return made;
   }
 
@@ -204,7 +213,7 @@ class Lowering {
     return by_blocks(operation, inputs, [&](const AttentionBlocks& blocks, Inputs read) {
       const MatmulShape shape{blocks.queries, p.head_dim, blocks.keys};
       read = add(operation, head_product(p.heads, p.key_heads, blocks, shape, Triangle::kResult),
-                 std::move(read));
+                 std::move(read), grouped(p, "q of a group @ k.mT, its rows below each other"));
       if (p.soft_cap <= 0) return read;
       const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads, blocks)};
       return add(kind_of(operation.part), "soft cap", cap, std::move(read));
@@ -237,7 +246,7 @@ class Lowering {
       const MatmulShape shape{blocks.queries, blocks.keys, p.head_dim};
       return add(operation,
                  head_product(p.heads, p.key_heads, blocks, shape, Triangle::kLeftFactor),
-                 std::move(read));
+                 std::move(read), grouped(p, "weights of a group @ v, its rows below each other"));
     });
   }
 

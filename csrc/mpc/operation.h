@@ -120,6 +120,7 @@ struct Operation {
   Kind kind = Kind::kSetup;
   OperationShape shape;
   std::vector<std::size_t> inputs;  // operations that must be finished, all earlier in the graph
+  std::string_view written;         // as which lines of a program, where the shape does not tell
 
   bool operator==(const Operation&) const = default;
 };

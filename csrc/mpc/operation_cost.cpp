@@ -186,9 +186,11 @@ struct LoweringText {
 
 }  // namespace
 
-std::string lowering_text(const Stack& stack, const OperationShape& shape) {
-  const std::string text = std::visit(LoweringText{stack}, shape);
-  const bool is_own = !text.empty() && replaces(stack.prices, shape);
+std::string lowering_text(const Stack& stack, const Operation& operation) {
+  const std::string text = operation.written.empty()
+                               ? std::visit(LoweringText{stack}, operation.shape)
+                               : std::string(operation.written);
+  const bool is_own = !text.empty() && replaces(stack.prices, operation.shape);
   return is_own ? "the price that the stack's description quotes" : text;
 }
 

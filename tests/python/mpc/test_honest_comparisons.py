@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.python.mpc.cost_command import LINK
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from aero import mpc
@@ -308,6 +309,27 @@ def test_the_lines_of_a_program_are_named_where_they_differ() -> None:
     assert ffns.lowerings["act"] == (f"{one} or {two}",)
     apart = mpc.sweep("SM", model="tiny", stacks=["spu-semi2k", "spu-aby3"])
     assert {"embed, spu-semi2k", "embed, spu-aby3"} <= {*apart.lowerings}
+
+
+# Repeated keys would be sent for every query head, at four times the bytes.
+@pytest.mark.parametrize("stack", ["spu-2024", "spu-semi2k", "spu-aby3"])
+def test_grouped_heads_and_rotations_say_how_they_are_written(stack: str) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 99}
+    priced = [
+        mpc.simulate(
+            LlamaConfig(**sizes, intermediate_size=128, num_key_value_heads=heads),
+            context_length=16,
+            stack=stack,
+        )
+        for heads in (2, 8)
+    ]
+    grouped, full = (report.lowerings for report in priced)
+    rotation = [line for line in full["QK"] if "rotate_half" in line]
+    assert rotation and "PV" not in full
+    assert len(grouped["QK"]) == 2 and {*rotation} < {*grouped["QK"]}
+    assert all("of a group" in line for line in ({*grouped["QK"]} - {*rotation}))
+    assert "of a group" in grouped["PV"][0]
+    assert mpc.simulate("SM", **TINY, stack=stack).lowerings.keys().isdisjoint({"QK", "PV"})
 
 
 def test_a_quoted_price_is_not_said_to_be_of_another_stacks_lines() -> None:
