@@ -154,15 +154,19 @@ class Advice:
 
     @property
     def without_command(self) -> list[str]:
-        """Says, in one line, where no command trains the family that is priced."""
-        if self.own is not None:
-            return []
+        """Says, a line each, where no command trains what is priced, or runs it for its memory."""
         runs = self.runs or self.exported
-        does = "trains or converts" if runs else "trains, converts or runs"
-        return [
-            f"note: no command here {does} {self.report.label}; change it in your own code, and "
-            "price it again by `aero cost show`"
-        ]
+        lines = []
+        if self.own is None:
+            does = "trains or converts" if runs else "trains, converts or runs"
+            lines.append(
+                f"note: no command here {does} {self.report.label}; change it in your own code, "
+                "and price it again by `aero cost show`"
+            )
+        if runs and self.report.description.base in _RUNS and not self.as_it_is.fits:
+            exported = " after `aero export`" if self.exported else ""
+            lines.append(f"note: with more memory `aero private run` runs it{exported}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything ready for JSON."""

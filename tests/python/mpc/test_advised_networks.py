@@ -161,6 +161,10 @@ def test_a_decoder_of_others_is_replaced_by_one_that_is_called_ours(tmp_path: Pa
     assert again.comm_bytes == fields["comm_bytes"]
     assert f": {again.comm_bytes / 1e9:.3f} GB and " in own
     assert any("no command here trains or converts llama" in line for line in lines)
+    assert "with more memory" not in " ".join(lines)
+    little = run("advise", str(tmp_path), "--context-length", "16", "--memory", "0.1")
+    assert "aero export " not in little
+    assert "note: with more memory `aero private run` runs it after `aero export`" in little
     # Positions that are scaled have no export.
     scaled = LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
     (tmp_path / "config.json").write_text(json.dumps(scaled))
