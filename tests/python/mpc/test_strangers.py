@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 from tests.python.mpc.test_stack_descriptions import SIGMA_RUNS
@@ -13,7 +14,8 @@ from aero import mpc
 from aero.reading import read_yaml
 from benchmarks import strangers
 
-# Percent off before and after what the row itself explains.
+ROWS = strangers.rows()
+# Percent off as the stacks stand.
 OFF = {
     "BERT-base, 128 tokens, embedding alone": 0.1,
     "BERT-base, 128 tokens, twelve layers": 9.5,
@@ -41,6 +43,65 @@ OFF = {
     "SIGMA, GPT-2, 512 tokens, LayerNorm": 0.001,
     "a product of 4 x 4 by 4 x 4 shares, not truncated": 0.001,
     "a product of 1 x 1 by 1 x 1 shares, not truncated": 0.001,
+    "PUMA, BERT-base, 64 tokens": 41.0,
+    "PUMA, BERT-base, 128 tokens": 39.0,
+    "PUMA, BERT-base, 128 tokens, second-hand": 38.0,
+    "PUMA, BERT-base, 256 tokens": 37.0,
+    "PUMA, RoBERTa-base, 128 tokens": 42.0,
+    "PUMA, BERT-large, 128 tokens": 36.0,
+    "PUMA, GPT2-base, 16 tokens": 61.0,
+    "PUMA, GPT2-base, 32 tokens": 61.0,
+    "PUMA, GPT2-base, 64 tokens": 61.0,
+    "PUMA, GPT2-medium, 32 tokens": 48.0,
+    "PUMA, GPT2-large, 32 tokens": 43.0,
+    "PUMA, LLaMA-7B, 4 tokens, one more": 32.0,
+    "PUMA, LLaMA-7B, 8 tokens, one more": 32.0,
+    "PUMA, LLaMA-7B, 8 tokens, two more": 32.0,
+    "BumbleBee, BERT-base, 128 tokens": 1.0,
+    "BumbleBee, GPT2-base, 64 tokens": 5.0,
+    "BumbleBee, one block of BERT-base, queries, keys and values": 15.0,
+    "BumbleBee, one block of BERT-base, projection": 17.0,
+    "BumbleBee, one block of BERT-base, first product of the FFN": 15.0,
+    "BumbleBee, one block of BERT-base, second product of the FFN": 23.0,
+    "BumbleBee, one block of BERT-base, softmax": 47.0,
+    "BumbleBee, one block of BERT-base, GELU": 15.0,
+    "BumbleBee, GELU of 2^20 numbers": 35.0,
+    "BumbleBee, BERT-base, twelve GELU": 43.0,
+    "BumbleBee, BERT-base, twelve softmax": 35.0,
+    "BumbleBee, BERT-base, softmax of a layer": 18.0,
+    "SIGMA's paper, BERT-tiny": 38.0,
+    "SIGMA's paper, BERT-base": 0.1,
+    "SIGMA's paper, BERT-large": 0.1,
+    "SIGMA's paper, GPT-2": 0.6,
+    "SIGMA's paper, GPT-Neo 1.3B": 2.2,
+    "SIGMA's paper, Llama2-7B": 3.0,
+    "SIGMA's paper, Llama2-13B": 3.0,
+    "SIGMA's paper, GPT-2, 64 tokens": 0.2,
+    "SIGMA's paper, GPT-2, 256 tokens": 0.2,
+    "SIGMA's paper, GPT-2, 512 tokens": 0.1,
+    "SIGMA's paper, GPT-2, 1024 tokens": 0.1,
+    "SIGMA's paper, GPT-Neo 1.3B, GELU": 2.5,
+    "SIGMA's paper, GPT-Neo 1.3B, softmax": 3.0,
+    "SIGMA's paper, GPT-Neo 1.3B, LayerNorm": 1.5,
+    "SIGMA's paper, Llama2-7B, SiLU": 4.5,
+    "SIGMA's paper, Llama2-7B, softmax": 4.0,
+    "SIGMA's paper, Llama2-7B, RMSNorm": 4.0,
+    "SIGMA's paper, Llama2-13B, SiLU": 4.5,
+    "SIGMA's paper, Llama2-13B, softmax": 4.5,
+    "SIGMA's paper, Llama2-13B, RMSNorm": 4.5,
+    "SIGMA's paper, GPT-2, keys": 0.3,
+    "SIGMA's paper, BERT-base, keys": 0.2,
+    "SIGMA's paper, BERT-large, keys": 0.1,
+}
+# Percent left, at most, of the rows of a group that say what their sources did otherwise.
+LEFT = {
+    "puma": 5.5,
+    "bumblebee": 0.3,
+    "sigma_paper": 0.8,
+    "sigma_runs": 0.3,
+    "spu": 0.6,
+    "hawkeye": 0.001,
+    "bumblebee_readme": 0.001,
 }
 # 8 bytes of a party where 0.9.5 sends 4; truncated elements of twelve layers of BERT-base.
 TRUNCATED = 12 * (
@@ -54,22 +115,33 @@ TRUNCATED = 12 * (
 OLD_PRODUCT = 4 * (63373 + 60777) / 4096
 
 
+def row_of(name: str) -> dict[str, Any]:
+    [row] = [one for one in ROWS if one["name"] == name]
+    return row
+
+
+def of_each(name: str, *sizes: int, stack: str, **fields: Any) -> float:
+    """Bytes of all parties for a number."""
+    return mpc.operation_cost(name, 10**6, *sizes, stack=stack, **fields).comm_bytes / 10**6
+
+
 def test_the_page_is_what_the_simulator_says() -> None:
     assert strangers.PAGE.read_text() == strangers.page()
 
 
 @pytest.mark.parametrize("name", OFF)
 def test_a_number_of_strangers_is_met(name: str) -> None:
-    [row] = [one for one in strangers.rows() if one["name"] == name]
-    off = 100 * abs(strangers.predicted(row) / row["measured"] - 1)
-    assert off < OFF[name]
-    assert row["source"] and row["explained"]
+    row = row_of(name)
+    assert abs(strangers.off(row)) < OFF[name]
+    left = strangers.left(row)
+    assert left is None or abs(left) < LEFT[row["group"]]
+    assert row["source"] and (row.get("explained") or "then" in row)
 
 
 def test_a_row_that_a_stack_was_made_of_is_not_held_out() -> None:
     # What the prices of `sigma` were made of, and held against, before there was a page.
     made_of = {float(number) for *_, counted in SIGMA_RUNS for number in counted}
-    rows = strangers.rows()
+    rows = ROWS
     assert sum(row["measured"] in made_of for row in rows) >= 7
     for row in rows:
         if row["measured"] in made_of:
@@ -99,13 +171,15 @@ def test_what_shaft_sent_here_is_what_the_page_says(function: str) -> None:
 
 def test_the_truncations_of_the_older_release_explain_the_layers_within_a_percent() -> None:
     for name in ("BERT-base, 128 tokens, twelve layers", "BERT-base, 128 tokens, whole"):
-        [row] = [one for one in strangers.rows() if one["name"] == name]
+        row = row_of(name)
         explained = strangers.predicted(row) + 4 * TRUNCATED / 2**20
         assert explained == pytest.approx(row["measured"], rel=6e-3)
+        left = 100 * (explained / row["measured"] - 1)
+        assert left == pytest.approx(strangers.left(row), abs=0.02)
 
 
 def test_ten_squarings_by_products_of_that_release_explain_the_exponentials() -> None:
-    [row] = [one for one in strangers.rows() if "exponentials" in one["name"]]
+    [row] = [one for one in ROWS if "exponentials" in one["name"]]
     measured = row["measured"] / (12 * 196608)
     truncation = mpc.operation_cost("truncation", 196608, stack="spu-2024").client_bytes / 196608
     # Of SPU 0.8.0, cheetah_mul.cc: four plaintext primes of 42 bits, degree 4,096. A party sends
@@ -120,11 +194,12 @@ def test_ten_squarings_by_products_of_that_release_explain_the_exponentials() ->
 
     assert [count for count in range(1, 16) if between(count)] == [10, 11]
     found = {count: count * OLD_PRODUCT + (count + 1) * truncation for count in (10, 11)}
-    assert found[10] == pytest.approx(measured, rel=5e-3) and found[11] > 1.08 * measured
+    assert found[10] / measured - 1 == pytest.approx(row["left"] / 100, abs=1e-3)
+    assert found[11] > 1.08 * measured
 
 
 def test_the_steps_of_that_release_explain_the_divisions() -> None:
-    [row] = [one for one in strangers.rows() if "divisions" in one["name"]]
+    [row] = [one for one in ROWS if "divisions" in one["name"]]
     measured = row["measured"] / (12 * 196608)
 
     def sent(name: str, *bits: int) -> float:
@@ -145,7 +220,7 @@ def test_the_steps_of_that_release_explain_the_divisions() -> None:
     numbers = 2 * (36 * (8 + ot) + 8)
     choices, products = 2 * sent("multiplexer"), 7 * (OLD_PRODUCT + truncation)
     found = comparison + choices + leading_bit + numbers + products
-    assert found == pytest.approx(measured, rel=5e-3)
+    assert abs(found / measured - 1) < row["left"] / 100
 
 
 # OpenBumbleBee's README, bits of both parties: what its code sends besides Ferret, whole extensions
@@ -185,8 +260,8 @@ def test_openbumblebees_readme_is_its_code_to_the_last_digit(protocol: str, ring
     # 1,280 trees of depth 13 with nodes of 16 B, and seeds of 16 B, over 131,072 numbers.
     ferret = 8 * (extensions * 1280 * 13 * 16 + seeds * 16) / 131072
     assert bits_besides_ferret(protocol, ring) + ferret == pytest.approx(bits, abs=1e-3)
-    rows = {row["measured"] for row in strangers.rows() if row["stack"] == "openbumblebee"}
-    assert rows == {690.503, 36.252}
+    rows = {row["measured"] for row in ROWS if row["stack"] == "openbumblebee"}
+    assert rows >= {690.503, 36.252}
 
 
 @pytest.mark.parametrize(
@@ -204,13 +279,13 @@ def test_sigmas_gelu_grows_with_its_ring(elements: int, ring: int, sent: int) ->
 
 def test_sigmas_other_rings_explain_gpt_neo_and_bert_tiny() -> None:
     for name, ring, off in (("GPT-Neo", 51, 1e-3), ("BERT-tiny", 37, 3e-3)):
-        [row] = [one for one in strangers.rows() if name in one["name"]]
+        [row] = [one for one in ROWS if one["name"].startswith(f"SIGMA, {name}")]
         in_its_ring = strangers.predicted(row) * (1 + 0.75 / 36.25 * (ring - 50))
         assert in_its_ring == pytest.approx(row["measured"], rel=off)
 
 
 def test_every_row_is_tested() -> None:
-    assert {row["name"] for row in strangers.rows()} == set(OFF)
+    assert {row["name"] for row in ROWS} == set(OFF)
 
 
 def test_shafts_softmax_is_the_products_that_its_code_sends() -> None:
@@ -218,3 +293,143 @@ def test_shafts_softmax_is_the_products_that_its_code_sends() -> None:
     [row] = [one for one in read_yaml(strangers.DATA)["quoted"] if "SHAFT, softmax" in one["name"]]
     sent = [int(word.replace(",", "")) for word in re.findall(r"\d+,\d+", row["value"])]
     assert sent == [keys * (2 * 464 + 2 * 16 * 32) for keys in (128, 256, 512)]
+
+
+def test_pumas_spu_sent_what_its_source_says_for_a_step() -> None:
+    rows = [row for row in ROWS if row["group"] == "puma"]
+    comparison = of_each("comparison", 64, stack="spu-aby3")
+    choice = of_each("multiplexer", stack="spu-aby3")
+    # arithmetic.cc, TruncAPr: x + r opened between two parties, two words from the third to each
+    # of them, and two words that share the result.
+    truncation = 2 * 8 + 2 * 2 * 8 + 2 * 8
+    # ring.cc, _equal: neither x < y nor y < x, an AND of shares of one bit; conversion.cc, B2AByOT.
+    equality = 2 * comparison + 3
+    index = equality + (3 + 1) * 8
+    # jnp.argmax: x > y, x != x, x == y, a smaller index, three of them joined, two choices.
+    node = 2 * comparison + 2 * equality + 3 * 3 + 2 * choice
+    assert (truncation, index, node) == (64, 251, 791)
+    for row in rows:
+        network, then = row["network"], row["then"]
+        lengths = row["context_length"]
+        tokens = sum(lengths) if isinstance(lengths, list) else lengths
+        vocabulary = network["vocab_size"]
+        counts = {
+            "gpt2": [[(tokens - 1) * vocabulary, node]],
+            "llama": [[vocabulary * (2 if isinstance(lengths, list) else 1), node]],
+        }.get(network["model_type"], [])
+        assert then["truncation"] == truncation
+        assert then["added"] == [[tokens * vocabulary, index], *counts]
+
+
+def test_pumas_gigabytes_are_powers_of_two_and_those_of_llama_one_partys() -> None:
+    for row in ROWS:
+        if row["group"] != "puma":
+            continue
+        found = strangers.predicted({**row, **row["then"]})
+        decimal = found * 2**30 / 1e9 / row["measured"] - 1
+        if row["side"] == "both":
+            assert decimal > 0.015
+        else:
+            assert 3 * found / row["measured"] > 3
+            assert decimal > 0.08
+    bert = row_of("PUMA, BERT-base, 128 tokens")
+    found = strangers.predicted({**bert, **bert["then"]})
+    assert found * 2**30 / 1e9 == pytest.approx(1.06 * bert["measured"], rel=5e-3)
+    roberta = row_of("PUMA, RoBERTa-base, 128 tokens")
+    more = (roberta["measured"] - bert["measured"]) * 2**30 / (128 * (50265 - 30522))
+    assert more == pytest.approx(293, abs=0.5)
+
+
+def test_the_part_of_a_party_varies_by_a_percent() -> None:
+    # A truncation of a whole tensor: two parties send a quarter of it, the third a half; who is who
+    # is drawn for each. BERT-base at 128 tokens: eleven in GELU, eight of all scores.
+    variance = (2 * (1 / 4 - 1 / 3) ** 2 + (1 / 2 - 1 / 3) ** 2) / 3
+    sizes = [64 * 128 * 3072] * 11 + [64 * 12 * 128 * 128] * 8
+    spread = 3 * math.sqrt(variance * 12 * sum(size**2 for size in sizes))
+    measured = row_of("PUMA, BERT-base, 128 tokens")["measured"] * 2**30
+    assert spread / measured == pytest.approx(0.01, abs=1e-3)
+
+
+def test_nimbuss_ciphertexts_are_larger_by_the_same_in_three_products() -> None:
+    kept = "BumbleBee, one block of BERT-base, "
+    products = {  # ciphertexts of 8,192 numbers that are sent and that come back
+        "projection": (12, 12),
+        "queries, keys and values": (12, 36),
+        "first product of the FFN": (12, 48),
+        "second product of the FFN": (48, 12),
+    }
+    truncation = 8192 * of_each("truncation", stack="openbumblebee") / 1e6
+    measured = {
+        name: row_of(kept + name)["measured"] - back * truncation
+        for name, (_, back) in products.items()
+    }
+    back = (measured["queries, keys and values"] - measured["projection"]) / 24
+    up = measured["projection"] / 12 - back
+    found = {
+        name: (ups * up + backs * back) / measured[name] for name, (ups, backs) in products.items()
+    }
+    assert found["first product of the FFN"] == pytest.approx(1, abs=1e-3)
+    assert found["second product of the FFN"] == pytest.approx(0.967, abs=1e-3)
+    # The stack's own, by the same two rows.
+    ours = {
+        name: mpc.operation_cost(
+            "weight_product", 128, 768, width, stack="openbumblebee", truncations=False
+        ).comm_bytes / 1e6
+        for name, width in (("projection", 768), ("queries, keys and values", 2304))
+    }  # fmt: skip
+    our_back = (ours["queries, keys and values"] - ours["projection"]) / 24
+    our_up = ours["projection"] / 12 - our_back
+    assert (up / our_up, back / our_back) == pytest.approx((1.28, 1.17), abs=6e-3)
+
+
+def test_no_products_and_squares_of_the_stack_give_nimbuss_softmax_and_gelu() -> None:
+    softmax, gelu = (
+        row_of(f"BumbleBee, one block of BERT-base, {name}")["measured"]
+        for name in ("softmax", "GELU")
+    )
+    found = []
+    for exact in (False, True):
+        for whole in (False, True):
+            fields = {"one_bit_product_error": not exact, "mul_share": whole}
+
+            def sent(name: str, *sizes: int, given: dict[str, Any] = fields) -> float:
+                return mpc.operation_cost(name, *sizes, stack="openbumblebee", **given).comm_bytes
+
+            square = (sent("product", 196608) - sent("square", 196608)) / 196608
+            primes = (3 if exact else 2) / (4 if exact else 3)  # of a ring of 32 bits
+            once = (sent("softmax", 1536, 128), sent("gelu", 128 * 3072))
+            more = (5 * square * 196608, 2 * primes * square * 128 * 3072)
+            found += [once, (once[0] + more[0], once[1] + more[1])]
+    assert [round(one[0] / 1e6) for one in found[:2]] == [191, 294]
+    assert [tuple(round(part / 1e6) for part in one) for one in found[4:6]] == [
+        (238, 213),
+        (376, 295),
+    ]
+    for unit in (1e6, 2**20):
+        for one, other in found:
+            assert max(abs(one / unit / softmax - 1), abs(other / unit / gelu - 1)) > 0.1
+
+
+def test_sigmas_truncation_of_llamas_scores_is_what_its_code_opens() -> None:
+    ring, fraction = 48, 12
+    # gpu_truncate.cu, TrFloor: a bit and the number without its fraction, then a bit and all of it;
+    # a byte is sent and one received for eight bits.
+    bits = 1 + (ring - fraction) + 1 + ring
+    for name, layers, heads in (("7B", 32, 32), ("13B", 40, 40)):
+        row = row_of(f"SIGMA's paper, Llama2-{name}")
+        live = layers * heads * 128 * 129 // 2
+        assert row["then"] == {"ring": ring, "added": [[live, bits / 4]]}
+    # 2 + 2 x 50 - 12: what the stack's description has of a truncation in a ring of 50 bits.
+    assert 2 + 2 * 50 - fraction == 90
+
+
+def test_the_page_counts_what_is_met() -> None:
+    rows = ROWS
+    then = [
+        strangers.off(row) if strangers.left(row) is None else strangers.left(row) for row in rows
+    ]
+    met = sum(abs(one) <= 2 for one in then if one is not None)
+    first = strangers.page().splitlines()[2]
+    assert first.startswith(f"Of {len(rows)} numbers the simulator meets ")
+    assert f"it meets {met} within 2 %" in first
+    assert met >= 58
