@@ -423,6 +423,15 @@ def test_sigmas_truncation_of_llamas_scores_is_what_its_code_opens() -> None:
     assert 2 + 2 * 50 - fraction == 90
 
 
+def test_what_others_counted_of_bolt_is_of_both_parties() -> None:
+    [row] = [
+        one for one in read_yaml(strangers.DATA)["quoted"] if "run by others on" in one["name"]
+    ]
+    of_one, of_other = 28_882_609_673, 29_146_859_639
+    assert of_one + of_other == 58_029_469_312
+    assert row["value"].startswith("58.03 GB: 28.88 and 29.15 of either party")
+
+
 def test_the_page_counts_what_is_met() -> None:
     rows = ROWS
     then = [
