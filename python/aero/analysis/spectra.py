@@ -30,17 +30,17 @@ SPECTRA = (
 )
 
 
-def spectrum(products: _Array, channels: int) -> _Array:
-    """Returns the shares of the eigenvalues, falling, [F]; NaN where a product is not finite.
+def spectrum(eigenvalues: _Array, channels: int) -> _Array:
+    """Returns the shares of the eigenvalues, falling, [F]; NaN where one is not finite.
 
     Args:
-        products: of centred activations x [N, F]: x' x [F, F], or x x' [N, N], which has the same
-            eigenvalues but for zeros; any factor.
+        eigenvalues: rising, times any factor: of x' x [F] for centred activations x [N, F], or of
+            x x' [N], which has the same but for zeros.
         channels: F.
     """
-    if not np.isfinite(products).all():
+    if not np.isfinite(eigenvalues).all():
         return np.full(channels, np.nan)
-    found = np.maximum(np.linalg.eigvalsh(products)[::-1], 0.0).astype(np.float64)
+    found = np.maximum(eigenvalues[::-1], 0.0).astype(np.float64)
     shares = np.zeros(channels)
     shares[: len(found)] = found[:channels]
     total = shares.sum()
