@@ -47,6 +47,17 @@ def run(jobs):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def check_bytes(asked, each):
+    """That every piece sent what it is predicted to send."""
+    network = read_network(asked["folder"])
+    costs = predicted_costs(
+        network.description, len(asked["tokens"]), PrivateSettings(**asked["settings"])
+    )
+    for piece, sent in each["bytes"].items():
+        # Of whole refills and extensions something is left, of the rest nothing.
+        assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3, piece
+
+
 def job(model, folder, **settings):
     aero.export_weights(model, folder)
     return {"folder": str(folder), "settings": settings, "tokens": PROMPT}
@@ -82,25 +93,27 @@ def test_a_trained_mini_network_writes_the_same_text(tmp_path):
 
 
 def test_every_kind_of_network_computes_its_logits(tmp_path):
-    pythia = trained("EReg(SM(t)+FN+ScFuFFN)", **PYTHIA)
+    pythia = trained("EReg(SM(t)+FN+ScFuFFN+D4)", **PYTHIA)
     absorbed = aero.absorb_ffn(trained("SM+ScFuFFN")).model
-    found = run(
-        [
-            job(trained("SM+LN+G"), tmp_path / "baseline"),
-            job(trained("EReg(SM(t)+ScFuFFN_i1)"), tmp_path / "temperatures"),
-            job(trained("SM+LR(layer)"), tmp_path / "leaky"),
-            job(pythia, tmp_path / "pythia"),
-            job(trained("SM+LN+G", **PYTHIA), tmp_path / "pythia-baseline"),
-            job(absorbed, tmp_path / "absorbed"),
-            job(trained("SOTA:SM+ScFuFFN_i1", head_dim=24), tmp_path / "shaped-pruned"),
-            job(trained("SOTA:EReg(SM(t)+FN+R)"), tmp_path / "shaped"),
-            job(trained("SM+DyT+R"), tmp_path / "tanh"),
-            job(trained("SM+Derf+ScFuFFN"), tmp_path / "erf"),
-        ]
-    )
+    # Of the convolutions along the tokens C4 is twice there: a product of its own beside two
+    # layers, and part of a fused one.
+    jobs = [
+        job(trained("SM+LN+G"), tmp_path / "baseline"),
+        job(trained("EReg(SM(t)+ScFuFFN+S4_i1)"), tmp_path / "temperatures"),
+        job(trained("SM+LR(layer)+C4"), tmp_path / "leaky"),
+        job(pythia, tmp_path / "pythia"),
+        job(trained("SM+LN+G", **PYTHIA), tmp_path / "pythia-baseline"),
+        job(absorbed, tmp_path / "absorbed"),
+        job(trained("SOTA:SM+ScFuFFN_i1", head_dim=24), tmp_path / "shaped-pruned"),
+        job(trained("SOTA:EReg(SM(t)+FN+R)"), tmp_path / "shaped"),
+        job(trained("SM+DyT+R"), tmp_path / "tanh"),
+        job(trained("SM+Derf+ScFuFFN+C4"), tmp_path / "erf"),
+    ]
+    found = run(jobs)
     tanh = found[-2]  # every element of every norm is off by up to 5e-3
-    for passes in found:
+    for asked, passes in zip(jobs, found, strict=True):
         [each] = passes
+        check_bytes(asked, each)
         assert each["token"] == each["own_token"] == each["plain_token"]
         # SPU's reciprocals and inverse roots are right to 1e-4 to 1e-3, its tanh to 5e-3 and erf to
         # 6e-4 (the fixed-point tests measure them); truncations of 2^-18 are far below that.
@@ -145,12 +158,7 @@ def test_networks_that_no_label_names_run_at_their_price(tmp_path):
         assert each["token"] == each["own_token"] == each["plain_token"]
         # SPU's tanh, in SiLU, is right to 5e-3, on both layers' 48 channels.
         assert each["arithmetic"] < 2e-2
-        costs = predicted_costs(
-            read_network(asked["folder"]).description, len(PROMPT), PrivateSettings()
-        )
-        for piece, sent in each["bytes"].items():
-            # Of whole refills and extensions something is left, of the rest nothing.
-            assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3
+        check_bytes(asked, each)
 
 
 def test_attention_in_blocks_computes_the_same_at_its_price(tmp_path):
@@ -173,12 +181,7 @@ def test_attention_in_blocks_computes_the_same_at_its_price(tmp_path):
     for asked, each in zip(jobs, passes, strict=True):
         assert each["token"] == each["own_token"] == each["plain_token"]
         assert each["arithmetic"] < 2e-2
-        costs = predicted_costs(
-            read_network(asked["folder"]).description, len(tokens),
-            PrivateSettings(**asked["settings"]),
-        )  # fmt: skip
-        for piece, sent in each["bytes"].items():
-            assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3
+        check_bytes(asked, each)
     for name, at_once, blocks in zip(names, passes[:4], passes[4:], strict=True):
         assert at_once["bytes"]["layer 0"] != blocks["bytes"]["layer 0"], name
 
