@@ -165,6 +165,18 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
         assert line in analyzed.stdout
     (found,) = json.loads(invoke("analyze", runs / "sm-ln-g-seed0", "--json").stdout)
     assert sum(found["quarters"]["observed_max"]) == pytest.approx(1)
+    own = runs / "sm-ln-g-seed0" / "evaluation.json"
+    evaluation = json.loads(own.read_text())
+    assert found["context"] == two["context"] == evaluation["context"]
+    assert found["context"]["by_position"][0]["first"] == 1
+    new = found["context"]["new"]["loss"]
+    assert "loss by tokens of context: 1 " in analyzed.stdout
+    assert f"on new tokens {new:.2f}" in analyzed.stdout
+    aside = own.rename(tmp_path / "evaluation.json")
+    bare = ["analyze", own.parent, "--windows", "2"]
+    assert f"no loss by position: `aero evaluate {own.parent}`" in invoke(*bare).stdout
+    assert json.loads(invoke(*bare, "--json").stdout)[0]["context"] is None
+    aside.rename(own)
     reported = invoke("report", runs, "--results", tmp_path / "spread")
     assert reported.exit_code == 0, reported.output
     assert "SM+LN+G" in reported.stdout and str(runs / "report.html") in reported.stdout

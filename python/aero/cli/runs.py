@@ -193,21 +193,25 @@ def analyze(
 ) -> None:
     """Measures the attention entropies of trained networks.
 
-    The run keeps those over the default's windows; others are only printed.
+    The use of context is that of the run's evaluation. The run keeps entropies over the default's
+    windows; others are only printed.
     """
     with one_line_errors():
+        from aero.analysis.context_use import context_text
         from aero.analysis.spectra import spectra_text
         from aero.train.runs.run_results import analyze_run, context_of_run
 
         found: list[dict[str, Any]] = []
         for run in _trained(runs):
             values = analyze_run(run, windows=windows, say=note).to_dict()
-            found.append({"run": str(run), **values})
+            context = context_of_run(run)
+            found.append({"run": str(run), **values, "context": context})
             if not as_json:
                 shares = ", ".join(f"{share:.0%}" for share in values["quarters"]["log_context"])
                 say(f"{run.name}: heads per quarter of log T: {shares}")
                 say(_heads_text(values["head_entropy"], values["max_entropy"]))
-                say(f"  {context_of_run(run)}")
+                unmeasured = f"no loss by position: `aero evaluate {run}` measures it"
+                say(f"  {unmeasured if context is None else context_text(context)}")
                 if spectra := spectra_text(values["ffn_spectra"]):
                     say(f"  {spectra}")
         if as_json:

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aero.analysis.context_use import context_text
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.internals.errors import TrainingError, disk_errors
 from aero.internals.machine import settle_in
 from aero.internals.records import Struct, as_record, read_record
-from aero.internals.run_files import Evaluation, RunInfo
+from aero.internals.run_files import ContextLosses, Evaluation, RunInfo
 from aero.models import AeroForCausalLM
 from aero.saved.loading import load_saved_network
 from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
@@ -177,13 +176,10 @@ def analyze_run(
         return analyze_model(model, data, folder)
 
 
-def context_of_run(path: str | Path) -> str:
-    """Returns whether a run's network uses its context, in one line, from its evaluation."""
+def context_of_run(path: str | Path) -> ContextLosses | None:
+    """Returns whether a run's network uses its context, from its evaluation; None if unmeasured."""
     file = RunFolder(path).path / "evaluation.json"
-    found = read_record(file, Evaluation).context if file.exists() else None
-    if found is None:
-        return f"no loss by position: `aero evaluate {path}` measures it"
-    return context_text(found)
+    return read_record(file, Evaluation).context if file.exists() else None
 
 
 def validation_measure(
