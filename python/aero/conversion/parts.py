@@ -44,7 +44,10 @@ _PARTS = {
     "convolution": _Part(
         "a convolution",
         {
-            "absorb_ffn": "whose tokens before no frame takes in; leave its FFNs as they are",
+            # What an FFN of C or D adds depends on the tokens before, which no frame takes in. The
+            # factors of S could be multiplied out, to a matrix for each token that q, k, v read.
+            "absorb_ffn": "beside which absorbing is not possible (C, D) or not written yet (S); "
+            "leave its FFNs as they are",
             "fold_layernorm": "which reads zeros before the first token, where LayerNorm's bias is "
             "not; keep LayerNorm, or change it before adding the convolution",
             "add_convolution": "which stays as it is; keep it in the label",

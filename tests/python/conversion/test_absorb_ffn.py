@@ -218,6 +218,8 @@ REFUSED = [
     (gpt2, {}, ("has a LayerNorm",)),
     (lambda: aero_network("SM+ScFFN"), {}, ("two layers", "fuse_ffn")),
     (lambda: aero_network("SOTA:SM+ScFuFFN", final_norm="none"), {}, ("shaped attention",)),
+    (lambda: aero_network("SM+FN+ScFuFFN+S4"), {}, ("SM+FN+ScFuFFN+S4", "a convolution", "(S)")),
+    (lambda: aero_network("SM+ScFuFFN+C4"), {}, ("SM+ScFuFFN+C4", "a convolution", "leave")),
     (lambda: aero_network("SM+ScFuFFN_i2"), {}, ("no FFN left",)),
     (diverged("weight", torch.nan), {}, ("FFN of layer 1", "not finite", "before")),
     (diverged("alpha", 0.0), {}, ("FFN of layer 1", "not finite", "before")),
