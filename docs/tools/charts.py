@@ -1,4 +1,7 @@
-"""The charts of docs/results.md and docs/explanation/start.md, from results and the simulator."""
+"""The charts of docs/results.md and docs/explanation/start.md, from results and the simulator.
+
+`python docs/tools/charts.py` writes that of the README anew. The manual draws its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import io
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -20,6 +24,7 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.palette import NETWORK_COLORS
 from aero.report.labels import FAMILIES, family
 
+README_PICTURE = Path(__file__).parents[1] / "images" / "gap_against_tokens.svg"
 COLOURS = {"holds": "#1b7f5c", "undecided": "#7a8699", "does not hold": "#c4502d"}
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
 #: Networks of the front that its chart names; the others are points.
@@ -50,23 +55,8 @@ def saving() -> Figure:
     return figure
 
 
-def five_networks() -> Figure:
-    """Perplexity against bytes of the demo's networks."""
-    figure, axes = _panel(3.0)
-    rows = content("demo")["networks"]
-    _against_bytes(
-        axes,
-        [row["private_inference"]["trained"]["spu-2024"]["comm_bytes"] / 1e9 for row in rows],
-        [row["perplexity"]["values"] for row in rows],
-        {row["name"]: row["label"] for row in rows},
-        [*range(len(rows))],
-    )
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
-
-
 def front() -> Figure:
-    """The same after two lengths of training, with every change for both sides."""
+    """Perplexity against bytes after two lengths of training, every change for both sides."""
     figure = Figure(figsize=(7.6, 3.9), layout="constrained")
     for axes, name, title in zip(
         figure.subplots(1, 2),
@@ -101,20 +91,63 @@ def crossover() -> Figure:
     """How far networks lie above GPT-2's kind, by the tokens that they were trained on."""
     figure, axes = _panel(3.4)
     found = [target("crossover_mini", name) for name in ("crossover", "crossover_convolution")]
-    ticks = _gaps(axes, [row for each in found for row in each["rows"]], "-")
-    ticks |= _gaps(axes, target("hundred_million_mini", "hundred_million")["rows"], "--")
-    axes.axhline(0, color="0.3", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(ticks), [f"{each:.3g}" for each in sorted(ticks)])
-    axes.minorticks_off()
-    axes.set(xlabel="million tokens of training", ylabel="perplexity above SM+LN+G, %")
+    rows = [row for each in found for row in each["rows"]]
+    lengths = set()
+    for of, style in (
+        (rows, "-"),
+        (target("hundred_million_mini", "hundred_million")["rows"], "--"),
+    ):
+        for label, gaps in _gaps(of).items():
+            colour = NETWORK_COLORS[CROSSING.index(label)]
+            name = f"{label}, 1 head" if label != "SM+FN+R" else label
+            _draw_gaps(axes, gaps, style, colour, name)
+            lengths |= {*gaps}
+    _by_tokens(axes, lengths)
+    axes.set_ylabel("perplexity above SM+LN+G, %")
     handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
     return figure
 
 
-def _gaps(axes: Axes, rows: list[Mapping[str, Any]], style: str) -> set[float]:
-    """Draws a line for each network through means, with seeds as points; returns the lengths."""
+#: Label -> what the README's chart writes at its line, and where from the last point, points.
+OF_README = {
+    "SM+ScFuFFN": ("softmax only", (-12, -4)),
+    "SM+FN+R": ("ReLU and foldable norm", (4, -22)),
+}
+
+
+def gap_against_tokens() -> Figure:
+    """Two lines of `crossover`, large enough for a narrow screen."""
+    figure = Figure(figsize=(6.0, 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    found = _gaps(target("crossover_mini", "crossover")["rows"])
+    for label, (name, away) in OF_README.items():
+        colour = NETWORK_COLORS[CROSSING.index(label)]
+        _draw_gaps(axes, found[label], "-", colour, name)
+        at, values = [*found[label].items()][-1]
+        axes.annotate(
+            name, (at, statistics.mean(values)), away, textcoords="offset points", ha="right",
+            color=colour,
+        )  # fmt: skip
+    _by_tokens(axes, {*found["SM+FN+R"]})
+    axes.set_ylabel("perplexity above\nGPT-2's kind, %")
+    return figure
+
+
+def gaps_in_words() -> str:
+    """What the README's chart shows."""
+    found = _gaps(target("crossover_mini", "crossover")["rows"])
+    lines = (
+        f"{name} ({label}): "
+        + ", ".join(f"{statistics.mean(gap):+.1f} % at {at}" for at, gap in found[label].items())
+        for label, (name, _) in OF_README.items()
+    )
+    return f"Perplexity against SM+LN+G, by million tokens of training. {'; '.join(lines)}."
+
+
+def _gaps(rows: list[Mapping[str, Any]]) -> dict[str, dict[float, list[float]]]:
+    """How far each seed lies above the baseline's mean, %, by label and million tokens."""
     found: dict[str, dict[float, list[float]]] = {}
     for row in rows:
         tokens, perplexity = (row["statistics"][name] for name in ("tokens", "perplexity"))
@@ -122,18 +155,32 @@ def _gaps(axes: Axes, rows: list[Mapping[str, Any]], style: str) -> set[float]:
             of_label = found.setdefault(row["label"], {})
             of_label[round(tokens["mean"] / 1e6, 1)] = perplexity["values"]
     baseline = {at: statistics.mean(values) for at, values in found.pop("SM+LN+G").items()}
-    for label, by_length in sorted(found.items()):
-        gaps = {
+    return {
+        label: {
             at: [100 * (value / baseline[at] - 1) for value in values]
             for at, values in sorted(by_length.items())
             if at in baseline
         }
-        colour = NETWORK_COLORS[CROSSING.index(label)]
-        axes.plot([*gaps], [statistics.mean(gap) for gap in gaps.values()], style, color=colour,
-                  label=f"{label}, 1 head" if label != "SM+FN+R" else label)  # fmt: skip
-        for at, values in gaps.items():
-            axes.plot([at] * len(values), values, "o", ms=2.5, color=colour)
-    return set(baseline)
+        for label, by_length in sorted(found.items())
+    }
+
+
+def _draw_gaps(
+    axes: Axes, gaps: Mapping[float, list[float]], style: str, colour: str, name: str
+) -> None:
+    """A line through means, with seeds as points."""
+    means = [statistics.mean(gap) for gap in gaps.values()]
+    axes.plot([*gaps], means, style, color=colour, label=name)
+    for at, values in gaps.items():
+        axes.plot([at] * len(values), values, "o", ms=2.5, color=colour)
+
+
+def _by_tokens(axes: Axes, lengths: set[float]) -> None:
+    axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(lengths), [f"{each:.3g}" for each in sorted(lengths)])
+    axes.minorticks_off()
+    axes.set_xlabel("million tokens of training")
 
 
 def verdicts() -> Figure:
@@ -216,7 +263,6 @@ def start() -> Figure:
 #: Place in the manual -> what the chart shows, and its maker.
 CHARTS: Mapping[str, tuple[str, Callable[[], Figure]]] = {
     "results/saving": ("Times fewer bytes than GPT-2, by context and protocol", saving),
-    "results/five_networks": ("Perplexity against gigabytes of the demo's networks", five_networks),
     "results/front": ("Perplexity against gigabytes after two lengths of training", front),
     "results/crossover": ("How far networks lie above GPT-2's kind, by tokens", crossover),
     "results/verdicts": ("How many of the paper's claims hold", verdicts),
@@ -259,10 +305,18 @@ def _against_bytes(
     )  # fmt: skip
 
 
-def _svg(draw: Callable[[], Figure]) -> str:
+def _svg(draw: Callable[[], Figure], size: int = 8, description: str | None = None) -> str:
+    """A figure as text, `size` that of its letters in points."""
     text = io.StringIO()
-    style = {**FIGURE_STYLE, "svg.hashsalt": "aero", "font.size": 8, "legend.frameon": False}
+    style = {**FIGURE_STYLE, "svg.hashsalt": "aero", "font.size": size, "legend.frameon": False}
     with mpl.rc_context(style):
         figure = draw()
-        figure.savefig(text, format="svg", metadata={"Date": None}, facecolor="white")
+        facts = {"Date": None, "Description": description}
+        figure.savefig(text, format="svg", metadata=facts, facecolor="white")
     return text.getvalue()
+
+
+if __name__ == "__main__":
+    README_PICTURE.write_text(
+        _svg(gap_against_tokens, size=11, description=gaps_in_words()), encoding="utf-8"
+    )

@@ -76,6 +76,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "platforms": platforms.platforms,
     "python": python_reference.python_reference,
     "saving": counted.saving,
+    "five_networks": counted.five_networks,
     "paper_bytes": counted.paper_bytes,
     "prices_of_norms": counted.prices_of_norms,
     "norms_side_by_side": lambda: counted.side_by_side("norms", "FN"),

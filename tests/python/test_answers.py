@@ -102,6 +102,18 @@ def test_every_chart_is_on_a_page_and_is_a_picture_with_words() -> None:
         assert root.tag.endswith("svg") and len([*root.iter()]) > 50
 
 
+def test_the_chart_of_the_readme_is_drawn_from_the_results() -> None:
+    import charts
+
+    shown = ElementTree.fromstring(charts.README_PICTURE.read_text("utf-8"))
+    (words,) = (each.text for each in shown.iter() if each.tag.endswith("description"))
+    assert words == charts.gaps_in_words(), "run: python docs/tools/charts.py"
+    crossover = target_of("crossover_mini", "crossover")
+    rows = {row["name"]: row["statistics"]["perplexity"] for row in crossover["rows"]}
+    gap = 100 * (rows["SM+ScFuFFN, 1 head, 13 M"]["mean"] / rows["SM+LN+G, 13 M"]["mean"] - 1)
+    assert f"{gap:+.1f} % at 13.1; ReLU" in words
+
+
 def test_with_the_spread_of_each_target_alone_few_verdicts_differ_and_none_turns_round() -> None:
     changed, count = judged_alone()  # fails where one would hold in place of failing
     assert 0 < changed < count / 10
