@@ -295,7 +295,11 @@ class BackwardPass {
               if (drops) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
             auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
             if constexpr (kVariant)
-              if (has_largest) result.dscore += rows.of_largest(lane, key + j + n);
+              if (has_largest) {
+                const Vec<Real> own = rows.of_largest(lane, key + j + n);
+                dtemperature += gradients.beyond_bound(load(memory_ + at_.scores + at), own);
+                result.dscore += own;
+              }
             dtemperature += result.dscore * result.z;
             scaled[n] = result.dscore * scale;
             if constexpr (kVariant) {

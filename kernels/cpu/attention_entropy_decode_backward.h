@@ -131,7 +131,12 @@ class DecodeBackwardPass {
           p_.dout ? dots_of_rows(row.values.from(key + j), count - j, own.dout, p_.value_dim)
                   : Vec<Real>{};
       auto result = gradients.of(load(weights + j), dropout.weight_of(dweight, key + j));
-      if (largest >= j && largest < j + kL) result.dscore[largest - j] += dmax_logit(n);
+      if (largest >= j && largest < j + kL) {
+        Vec<Real> dlargest{};
+        dlargest[largest - j] = dmax_logit(n);
+        dtemperature += gradients.beyond_bound(load(weights + j), dlargest);
+        result.dscore += dlargest;
+      }
       dtemperature += result.dscore * result.z;
       Vec<Real> scaled = result.dscore * row.scale;
       if (p_.softcap != 0) scaled *= load(cap_slopes + j);

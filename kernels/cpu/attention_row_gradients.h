@@ -18,11 +18,17 @@ struct ScoreGradients {
     Vec<Real> weight, z, dscore;  ///< P, ln P + entropy, dS
   };
   AERO_INLINE Result of(Vec<Real> score, Vec<Real> dweight) const {
-    // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
-    const Vec<Real> x = maximum(splat(Real{-2000}), score - row_maximum);
+    const Vec<Real> x = maximum(splat(kLeast), score - row_maximum);
     const Vec<Real> weight = exp2(x) * inverse_sum;
     const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
     return {weight, z, weight * (dweight - dentropy * z - center)};
+  }
+  /// What lacks in sum_j dS z where the largest score, to which `own` comes back, is below the
+  /// bound of `of`, as it may be beside a sink.
+  AERO_INLINE Vec<Real> beyond_bound(Vec<Real> score, Vec<Real> own) const {
+    const Vec<Real> x = score - row_maximum;
+    const Vec<Real> rest = (x - maximum(splat(kLeast), x)) * static_cast<Real>(kLn2);
+    return own == 0 ? Vec<Real>{} : own * rest;
   }
   /// Of the row's sink. Where that alone has weight, logsumexp is its score and entropy is 0; `z`
   /// is then the score in nats, so that dt takes in logsumexp.
@@ -34,6 +40,9 @@ struct ScoreGradients {
     return {is_alone ? one : among.weight, is_alone ? score * static_cast<Real>(kLn2) : among.z,
             is_alone ? dlogsumexp_of_row - dentropy_of_row * 0 : among.dscore};
   }
+
+  /// Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
+  static constexpr Real kLeast = -2000;
 };
 
 /// Saved statistics and incoming gradients of the rows of a query tile; zeros beyond its last row.

@@ -154,6 +154,24 @@ def test_their_gradients_are_those_of_single_scores(queries: int, backend: Any) 
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("queries", [2, 40])
+def test_a_sink_far_above_all_scores_does_not_change_the_gradient_of_the_temperature(
+    queries: int, dtype: torch.dtype, backend: Any
+) -> None:
+    """Scores are then thousands of nats below the row's maximum."""
+    q, k, v = operands(queries, 60, dtype)
+    t = torch.full((4,), 1e-4, dtype=dtype, requires_grad=True)
+    sinks = torch.tensor([1.0, 20.0, -1.0, -20.0], dtype=dtype)
+    *_, max_logits, _ = attention_entropy(
+        q, k, v, temperature=t, sinks=sinks, return_max_logits=True, backend=backend
+    )
+    (got,) = torch.autograd.grad(max_logits.sum(), t)
+    # Of max_j s_j / t.
+    torch.testing.assert_close(got, -max_logits.detach().sum((0, 2)) / t, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
 @pytest.mark.parametrize("queries", [2, 40])
 def test_a_key_that_the_bias_hides_is_nothing_to_the_temperature(
     queries: int, backend: Any
