@@ -152,10 +152,10 @@ def attention_entropy(
         )  # fmt: skip
         return tuple(x[0] for x in results)
     q, k, v = cast_for_autocast(q, k, v)
-    if mask is not None and mask.is_floating_point():
-        bias = _with_mask(bias, mask)
-        mask = None
     rows = statistics_dtype(q.dtype)
+    if mask is not None and mask.is_floating_point():
+        bias = _with_mask(bias, mask, rows)
+        mask = None
     temperature, alibi_slopes, sinks = (
         x if x is None or x.dtype == rows else x.to(rows)
         for x in (temperature, alibi_slopes, sinks)
@@ -197,13 +197,13 @@ def _of_one_width(
     return *wide, 1 / math.sqrt(q.shape[-1]) if scale is None else scale  # type: ignore[return-value]
 
 
-def _with_mask(bias: Tensor | None, mask: Tensor) -> Tensor:
-    """A mask of numbers as a bias."""
+def _with_mask(bias: Tensor | None, mask: Tensor, rows: torch.dtype) -> Tensor:
+    """A mask of numbers as a bias; the sum is of `rows`, for halves would round it."""
     if mask.requires_grad:
         raise ValueError(
             f"{_NAME}: mask must have no gradient, got one that requires it; pass it as bias"
         )
-    return mask if bias is None else bias + mask
+    return mask if bias is None else bias.to(rows) + mask.to(rows)
 
 
 def _bounds(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:

@@ -111,6 +111,27 @@ def test_the_least_number_is_a_score_like_any_other(queries: int, backend: Any) 
     torch.testing.assert_close(entropy[:, :, 1], torch.full((1, 2), math.log(50)))
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize(
+    ("dtype", "of_both"),
+    [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16),
+     (torch.float64, torch.float32)],
+    ids=str,
+)  # fmt: skip
+def test_a_mask_of_numbers_and_a_bias_are_added_in_the_dtype_of_the_entropy(
+    dtype: torch.dtype, of_both: torch.dtype, backend: Any
+) -> None:
+    q, k, v = (draw(1, 2, n, 4).to(dtype) for n in (6, 9, 9))
+    bias, mask = 30 * draw(6, 9).to(of_both), 30 * draw(2, 6, 9).to(of_both)
+    exact = oracle.attention_entropy(
+        q.double(), k.double(), v.double(), bias=bias.double(), mask=mask.double()
+    )
+    results = attention_entropy(q, k, v, bias=bias, mask=mask, backend=backend)
+    allowed = 1e-12 if dtype == torch.float64 else 1e-6
+    for got, want in zip(results[1:], exact[1:], strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=allowed, atol=20 * allowed)
+
+
 def test_a_mask_of_numbers_adds_to_the_bias_and_has_no_gradient() -> None:
     q, k, v = draw(3, 1, 2, 9, 16)
     one, other = draw(9, 9, seed=1), draw(2, 1, 9, seed=2)
