@@ -163,7 +163,7 @@ fuzz-sanitized: build/fuzz/sanitized/.built ## attack the operators under two sa
 	PYTHONPATH="$(CURDIR)/build/fuzz/sanitized:$$($(BIN)/python -c 'import sys; print(*filter(None, sys.path), sep=":")')" \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
-	$(BIN)/python -S tests/fuzz/run.py --attack sanitized_operators --minutes $(MINUTES)
+	$(BIN)/python -S tests/fuzz/run.py --attack sanitized_operators --attack sanitized_variants --minutes $(MINUTES)
 
 # libFuzzer is clang's. The corpus that it starts from and renews is that of the C++ tests.
 fuzz-kernels: $(VENV)/.tools ## let libFuzzer look for cases of attention that reach new code, for MINUTES=30; apt installs clang, as root

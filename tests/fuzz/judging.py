@@ -33,22 +33,42 @@ def judge(name: str, got: Tensor, want: Tensor, error: Array) -> None:
         )
 
 
-def judge_largest(
-    tensors: Mapping[str, Tensor], options: Mapping[str, Any], max_logits: Tensor,
-    largest_key: Tensor,
-) -> None:  # fmt: skip
-    """The largest score of each row, and a key that has it as far as rounding tells."""
+def judge_largest(scores: Array, error: Array, max_logits: Tensor, largest_key: Tensor) -> None:
+    """The largest score of each row, and a key that has it as far as rounding tells.
+
+    Args:
+        scores: [B, H, T, S], -inf where hidden.
+        error: [B, H, T], how far each of a row may be off; infinite where that is left open.
+        max_logits: [B, H, T]
+        largest_key: [B, H, T]
+    """
+    assert largest_key.dtype == torch.int64, f"largest_key is {largest_key.dtype}"
+    top = scores.max(-1, initial=-np.inf)
+    judge("max_logits", max_logits, torch.from_numpy(np.asarray(top)), error)
+    if not scores.size:
+        return
+    told, keys = np.isfinite(error), largest_key.numpy()
+    none = np.isnan(top) | (top == -np.inf)
+    assert ((keys < 0) == none)[told].all(), "largest_key is -1 in other rows"
+    named = np.take_along_axis(scores, np.maximum(keys, 0)[..., None], -1)[..., 0]
+    gap = np.where(none, 0, top) - np.where(none, 0, named)
+    assert ((gap <= 2 * error) | ~told).all(), "largest_key has a lesser score"
+
+
+def plain_scores(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Scores of attention without variants, and their errors, as `judge_largest` takes them."""
     scores, error, products = oracle.scaled_scores(tensors, options)
     if not scores.numel():
-        return
-    top, eps = scores.amax(-1), 100 * torch.finfo(max_logits.dtype).eps
+        return float64(scores), np.zeros(scores.shape[:3])
+    eps = torch.finfo(torch.promote_types(tensors["q"].dtype, torch.float32)).eps
     # The docstring leaves rows with larger scores or products open.
     told = torch.maximum(error, products).amax(-1) < 1e36
-    error = error.amax(-1).masked_fill(~told, torch.inf)
-    judge("max_logits", max_logits, top, float64(error * eps))
-    none = top.isnan() | (top == -torch.inf)
-    assert torch.equal((largest_key < 0)[told], none[told]), "largest_key is -1 in other rows"
-    named = scores.gather(-1, largest_key.clamp(min=0)[..., None])[..., 0]
-    gap = torch.where(none, 0, top - named)
-    is_largest = (gap <= 2 * eps * error) | ~told
-    assert bool(is_largest.all()), "largest_key has a lesser score"
+    return float64(scores), float64((100 * eps * error.amax(-1)).masked_fill(~told, torch.inf))
+
+
+def decided(scores: Array, error: Array) -> Tensor:
+    """[B, H, T], whether rounding leaves no doubt which key has the largest score."""
+    lowest = np.full((*scores.shape[:-1], 2), -np.inf)
+    second, first = np.moveaxis(np.sort(np.concatenate((scores, lowest), -1), -1)[..., -2:], -1, 0)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.isfinite(first) & (first - second > 4 * error)))

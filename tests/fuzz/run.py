@@ -48,8 +48,9 @@ ATTACKS = {
     "files": Attack("strange_files", 0.25, unit="files"),
     "command_lines": Attack("command_lines", 0.1, unit="command lines"),
     "kills": Attack("kills", 0.25, unit="kills"),
-    # `make fuzz-sanitized`: the same attack from other seeds, on a library built for it.
+    # `make fuzz-sanitized`: the same attacks from other seeds, on a library built for it.
     "sanitized_operators": Attack("operator_calls", first=10**9, unit="calls"),
+    "sanitized_variants": Attack("variant_calls", first=10**9, unit="calls"),
 }
 
 

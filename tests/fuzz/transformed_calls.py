@@ -1,5 +1,7 @@
 """Random calls of the four operators under torch's transforms, against the tests' oracle.
 
+Attention is drawn with and without its variants.
+
 Every transform of docs/reference/transforms.md that needs no compiler is applied to a call with
 random sizes, layouts, masks and options, and in the same way to the oracle, which torch
 differentiates itself. `vmap` also goes over any dimension of some arguments and not of others.
@@ -7,6 +9,7 @@ differentiates itself. `vmap` also goes over any dimension of some arguments and
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +19,11 @@ import oracle
 import torch
 import transforms
 from drawing import Draw
+from judging import decided
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
+from variant_calls import draw_variants
 
 import aero.ops
 
@@ -43,7 +48,7 @@ def drawn(draw: Draw) -> operator_calls.Call:
     """A call in float64, without dimensions of zero and small enough for a Hessian."""
     numbers = 0
     while not 0 < numbers < 300:
-        call = draw.choice(operator_calls.DRAWS)(draw)
+        call = draw.choice((*operator_calls.DRAWS, draw_variants, draw_variants))(draw)
         sizes = [x.numel() for x in call.tensors.values()]
         numbers = sum(sizes) * all(sizes)
     if call.operator == "scaled_ffn":
@@ -53,17 +58,30 @@ def drawn(draw: Draw) -> operator_calls.Call:
         call.tensors["entropies"] = call.tensors["entropies"] % 5
     if abs(call.options.get("scale") or 1.0) > 2:
         call.options["scale"] = 2.0
-    return call.mapped(lambda x: draw.arranged(x.double() if x.is_floating_point() else x))
+    mask = call.options.get("mask")
+    if mask is not None and mask.is_floating_point():  # the sine of a huge logsumexp is anything
+        call.options["mask"] = mask.masked_fill(mask < -1e4, -math.inf)
+    call = call.mapped(lambda x: draw.arranged(x.double() if x.is_floating_point() else x))
+    if call.judged_with is not None and call.options.get("mask") is not None:
+        call.judged_with["mask"] = call.options["mask"]
+    return call
 
 
-def of(call: operator_calls.Call, run: Any, tangents: list[Tensor], **more: Any) -> transforms.Call:
+def of(
+    call: operator_calls.Call, run: Any, tangents: list[Tensor], options: dict[str, Any]
+) -> transforms.Call:
     """The call as a function of its float tensors alone."""
+    clear = decided(*call.scores()) if call.options.get("return_max_logits") else None
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
         arguments = dict(zip(call.tensors, tensors, strict=True))
-        results = run(**arguments, **call.options, **more)
-        # The logsumexp of a row without keys is -inf.
+        torch.manual_seed(0)  # of the dropout
+        results = run(**arguments, **options)
         results = results if isinstance(results, tuple) else (results,)
+        results = [y for y in results if y.is_floating_point()]
+        if clear is not None:  # keys of equal scores have whichever derivatives
+            results[3] = torch.where(clear, results[3], 0)
+        # The logsumexp of a row without keys is -inf.
         return tuple(y.nan_to_num(neginf=0.0) for y in results)
 
     return transforms.Call(function, tuple(call.tensors.values()), tuple(tangents))
@@ -84,7 +102,8 @@ def vmapped(draw: Draw, call: operator_calls.Call) -> Any:
 
     def transform(one: transforms.Call) -> Any:
         function = grad(one.scalar, one.all) if derive else one.function
-        return vmap(function, tuple(places), randomness="error")(*batched)
+        randomness = "same" if call.options.get("dropout_p") else "error"
+        return vmap(function, tuple(places), randomness=randomness)(*batched)
 
     return f"vmap{'(grad)' * derive} over {places}", transform
 
@@ -94,13 +113,17 @@ def attack(seed: int) -> int:
     call = drawn(draw)
     tangents = [draw.operand(x.shape, x.dtype) for x in call.tensors.values()]
     backend = draw.choice(("native", "native", "native", "reference"))
+    options = call.options | {"backend": backend}
+    judged_with = call.options if call.judged_with is None else call.judged_with
     isa = os.environ["AERO_CPU_ISA"] = draw.choice(operator_calls.INSTRUCTION_SETS)
-    chosen = [vmapped(draw, call), *draw.sample(sorted(transforms.EAGER.items()), 2)]
+    left_out = transforms.NO_RANDOMNESS if call.options.get("dropout_p") else ()
+    every = sorted((name, each) for name, each in transforms.EAGER.items() if name not in left_out)
+    chosen = [vmapped(draw, call), *draw.sample(every, 2)]
     for name, transform in chosen:
         try:
-            run = getattr(aero.ops, call.operator)
-            found = tree_leaves(transform(of(call, run, tangents, backend=backend)))
-            exact = tree_leaves(transform(of(call, getattr(oracle, call.operator), tangents)))
+            run, known = (getattr(module, call.operator) for module in (aero.ops, oracle))
+            found = tree_leaves(transform(of(call, run, tangents, options)))
+            exact = tree_leaves(transform(of(call, known, tangents, judged_with)))
             assert len(found) == len(exact), f"{len(found)} results, the oracle has {len(exact)}"
             for number, (got, want) in enumerate(zip(found, exact, strict=True)):
                 if want is None:  # as torch has the tangent of what depends on nothing

@@ -1,15 +1,18 @@
 """Random calls of attention with its variants, forward and backward, against the tests' oracle.
 
-Window, soft cap, bias, slopes, sinks, dropout and packed sequences in any combination, beside
-masks, temperatures, memory layouts and instruction sets as in operator_calls.py, which calls and
-judges; variant_bounds.py says how near results must be. Which weights dropout keeps is read from a
-call whose values are the rows of an identity matrix.
+Window, soft cap, bias, masks of numbers, slopes, sinks, dropout, the largest logits, packed
+sequences, values of another width and operands without a batch in any combination, beside masks,
+temperatures, memory layouts and instruction sets as in operator_calls.py, which calls and judges;
+variant_bounds.py says how near results must be. Which weights dropout keeps is read from a call
+whose values are the rows of an identity matrix. Nothing comes back to the largest logit of a row
+where rounding may decide which key has it.
 
 Letters: B batch, H heads, G key heads, T queries, S keys, D head width.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from itertools import pairwise
@@ -24,20 +27,26 @@ from variant_bounds import Array, attention
 
 import aero.ops
 
+WIDE = (80, 96, 127, 128, 129, 192, 255, 256, 257, 320, 512)
+
 
 def draw_variants(draw: Draw) -> Call:
     dtype = draw.choice(DTYPES)
     groups, per_group = draw.choice((1, 1, 2, 3)), draw.choice((1, 1, 2, 3))
     heads = groups * per_group
-    starts = packed(draw) if draw.chance(0.3) else None
-    batch = 1 if starts else draw.choice((1, 2, 2, 3))
+    starts, is_flat = packed(draw) if draw.chance(0.3) else None, draw.chance(0.1)
+    batch = 1 if starts or is_flat else draw.choice((1, 2, 2, 3))
     queries, keys = (s[-1] for s in starts) if starts else (draw.size(), draw.size())
-    sizes, width = (batch, heads, queries, keys), draw.size() or 1
+    sizes, lead = (batch, heads, queries, keys), () if is_flat else (batch,)
+    width = draw.choice(WIDE) if draw.chance(0.03) else draw.size() or 1
+    value_width = width
+    if draw.chance(1 / 3):
+        value_width = draw.choice(WIDE) if draw.chance(0.05) else draw.size() or 1
     size = draw.choice((1.0, 1.0, 1.0, 8.0, 1e-3))
     tensors = {
-        "q": draw.operand((batch, heads, queries, width), dtype, size),
-        "k": draw.operand((batch, groups, keys, width), dtype),
-        "v": draw.operand((batch, groups, keys, width), dtype),
+        "q": draw.operand((*lead, heads, queries, width), dtype, size),
+        "k": draw.operand((*lead, groups, keys, width), dtype),
+        "v": draw.operand((*lead, groups, keys, value_width), dtype),
     }
     rows = statistics(dtype)
     if (t := draw.temperature(sizes[:3], rows)) is not None:
@@ -50,31 +59,76 @@ def draw_variants(draw: Draw) -> Call:
         "scale": draw.choice((None, None, None, 1.0, 0.3, -0.7, 0.0)),
         "softcap": draw.choice((None, None, 0.5, 5.0, 50.0)),
         "window": draw.choice((None, (size_or_none(draw), size_or_none(draw)))),
+        "return_max_logits": draw.chance(1 / 3),
     }
     if starts is None:
         options["mask"] = draw.mask(sizes)
+        if options["mask"] is not None and draw.chance(1 / 3):
+            options["mask"] = numbers(draw, options["mask"], dtype)
         if draw.chance(0.35):
             tensors["bias"] = bias(draw, sizes, draw.choice((dtype, rows)))
-    judged = {n: x for n, x in options.items() if x is not None}
-    if starts is not None:
-        judged["starts"] = starts
+    else:
         options["cu_seqlens"] = tuple(torch.tensor(s, dtype=torch.int32) for s in starts)
+    return judged(tensors, options, sizes, starts, draw.choice((0.1, 0.5, 0.9)) * draw.chance(0.3))
+
+
+def judged(
+    tensors: dict[str, Tensor], options: dict[str, Any], sizes: tuple[int, int, int, int],
+    starts: list[list[int]] | None, dropout_p: float,
+) -> Call:  # fmt: skip
+    """The call, with what the oracle takes and how far it may be off."""
+    q, v = tensors["q"], tensors["v"]
+    rows, is_flat = statistics(q.dtype), q.dim() == 3
+    of_oracle = {n: x for n, x in options.items() if x is not None}
     factor = None
-    if draw.chance(0.3):
-        options["dropout_p"] = draw.choice((0.1, 0.5, 0.9))
-        judged["factor"] = factor_of(sizes, options)
-        factor = judged["factor"].numpy()
+    if dropout_p:
+        options["dropout_p"] = dropout_p
+        of_oracle["factor"] = factor_of(sizes, options)
+        factor = of_oracle["factor"].numpy()
+    if (mask := options.get("mask")) is not None and mask.is_floating_point():
+        of_oracle["mask"] = mask.to(rows) if mask.dtype == torch.float64 else mask
     seen = visible_keys(sizes, options, starts)
 
-    def bounds(cotangents: list[Array]) -> dict[str, Array]:
+    def found(cotangents: list[Array]) -> tuple[dict[str, Array], Array, Array]:
         t = tensors.get("temperature")
         t = None if t is None else t.detach().to(rows).double()
         of_rows = oracle.of_rows(t, torch.empty(sizes, dtype=torch.float64)).numpy()
+        whole = {n: x[None] if is_flat and n in "qkv" else x for n, x in tensors.items()}
+        given = options | {"mask": of_oracle.get("mask")}
         with np.errstate(all="ignore"):
-            return attention(tensors, options, seen, of_rows, factor, cotangents)
+            if is_flat:
+                cotangents = [c[None] for c in cotangents]
+            errors, *scores = attention(whole, given, seen, of_rows, factor, cotangents)
+        if is_flat:
+            errors |= {n: e[0] for n, e in errors.items() if n in "qkv" or n.startswith("result")}
+            scores = [x[0] for x in scores]
+        return errors, scores[0], scores[1]
 
-    shapes = [tuple(tensors["q"].shape), sizes[:3], sizes[:3]]
-    return Call("attention_entropy", tensors, options, bounds, shapes, judged_with=judged)
+    lead = sizes[1:3] if is_flat else sizes[:3]
+    shapes = [(*lead, v.shape[-1]), *[lead] * (2 + options["return_max_logits"])]
+
+    @functools.cache
+    def scores() -> tuple[Array, Array]:
+        _, whole, error = found([np.zeros(shape) for shape in shapes])
+        if starts is not None:  # keys count from the first of their sequence
+            for (first, last), begin in zip(pairwise(starts[0]), starts[1][:-1], strict=True):
+                whole[..., first:last, :] = np.roll(whole[..., first:last, :], -begin, -1)
+        return whole, error
+
+    return Call(
+        "attention_entropy", tensors, options, lambda given: found(given)[0], shapes,
+        judged_with=of_oracle, scores=scores,
+    )  # fmt: skip
+
+
+def numbers(draw: Draw, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask as numbers: 0 and -inf, 0 and the least number, or a bias."""
+    kind = draw.choice((dtype, dtype, torch.float32, statistics(dtype), torch.float64))
+    if draw.chance(0.4):
+        return draw.laid_out(draw.normal(mask.shape, kind, draw.choice((1.0, 1.0, 30.0))))
+    least = torch.finfo(torch.float32 if kind == torch.float64 else kind).min
+    lowest = draw.choice((-math.inf, -math.inf, least))
+    return draw.laid_out(torch.zeros(mask.shape, dtype=kind).masked_fill(~mask, lowest))
 
 
 def packed(draw: Draw) -> list[list[int]]:
@@ -128,8 +182,9 @@ def visible_keys(
         own = (ahead >= -left) & (ahead <= (min(right, 0) if options["is_causal"] else right))
         visible[first:last, begin:end], away[first:last, begin:end] = own, np.abs(ahead)
     seen = np.broadcast_to(visible, sizes)
-    if options.get("mask") is not None:
-        seen = seen & options["mask"].numpy()
+    mask = options.get("mask")
+    if mask is not None and mask.dtype == torch.bool:
+        seen = seen & mask.numpy()
     return seen, away
 
 

@@ -79,8 +79,9 @@ def test_a_few_hundred_calls_of_attentions_variants_pass(variant_calls: Any) -> 
 
 @pytest.mark.parametrize(
     "left_out",
-    ["window", "softcap", "bias", "alibi_slopes", "sinks", "dropout_p", "cu_seqlens", "scale"],
-)
+    ["window", "softcap", "bias", "alibi_slopes", "sinks", "dropout_p", "cu_seqlens", "scale",
+     "mask", "temperature", "is_causal"],
+)  # fmt: skip
 def test_a_variant_that_is_left_out_is_found(
     variant_calls: Any, monkeypatch: pytest.MonkeyPatch, left_out: str
 ) -> None:
@@ -99,6 +100,54 @@ def test_a_variant_that_is_left_out_is_found(
 
     monkeypatch.setattr(variant_calls, "factor_of", factor_of)
     with pytest.raises(AssertionError):
+        for seed in range(40):
+            variant_calls.attack(seed)
+
+
+def test_variants_are_drawn_with_every_kind_of_argument(variant_calls: Any) -> None:
+    calls = [variant_calls.draw_variants(variant_calls.Draw(seed)) for seed in range(600)]
+    tensors, options = [call.tensors for call in calls], [call.options for call in calls]
+    masks = [x["mask"] for x in options if x.get("mask") is not None]
+    numbers = [m for m in masks if m.is_floating_point()]
+    finite = [m for m in numbers if bool(m.isfinite().all()) and bool((m > -1e4).all())]
+    shares = {
+        "values of another width": sum(x["q"].shape[-1] != x["v"].shape[-1] for x in tensors),
+        "wide": sum(max(x["q"].shape[-1], x["v"].shape[-1]) > 70 for x in tensors),
+        "no batch": sum(x["q"].dim() == 3 for x in tensors),
+        "max_logits": sum(x["return_max_logits"] for x in options),
+        "masks of numbers": len(numbers),
+        "... as a bias": sum(bool(m.any()) for m in finite),
+        "... of the least number": sum(
+            bool((m < -6e4).any() & m.isfinite().all()) for m in numbers
+        ),
+        "packed": sum("cu_seqlens" in x for x in options),
+        "dropout": sum("dropout_p" in x for x in options),
+    }
+    least = dict.fromkeys(shares, 20) | {"max_logits": 150, "values of another width": 120}
+    least |= {"wide": 10, "... of the least number": 5}
+    assert {name: n for name, n in shares.items() if n < least[name]} == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda m, key: (m + 1e-2 * m.abs().clamp(min=1e-2), key),
+        lambda m, key: (m.detach() + 1.05 * (m - m.detach()), key),
+        lambda m, key: (m, torch.where(key > 0, key - 1, key)),
+    ],
+    ids=["value", "gradient", "key"],
+)
+def test_a_largest_logit_that_is_wrong_is_found(
+    variant_calls: Any, monkeypatch: pytest.MonkeyPatch, damage: Any
+) -> None:
+    whole = ops.attention_entropy
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        out, entropy, logsumexp, *largest = whole(*arguments, **options)
+        return out, entropy, logsumexp, *(damage(*largest) if largest else ())
+
+    monkeypatch.setattr(ops, "attention_entropy", wrong)
+    with pytest.raises(AssertionError, match=r"max_logits|largest_key|gradient of"):
         for seed in range(40):
             variant_calls.attack(seed)
 
@@ -140,6 +189,21 @@ def test_a_wrong_operator_is_noticed(
     with pytest.raises(AssertionError, match=operator):
         for seed in range(60):
             operator_calls.attack(seed)
+
+
+def test_a_variant_without_a_derivative_is_noticed_under_transforms(
+    transformed_calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ops.attention_entropy
+
+    def without(*arguments: Any, sinks: Any = None, **options: Any) -> Any:
+        given = None if sinks is None else sinks.detach()
+        return whole(*arguments, sinks=given, **options)
+
+    monkeypatch.setattr(ops, "attention_entropy", without)
+    with pytest.raises(AssertionError, match="sinks="):
+        for seed in range(60):
+            transformed_calls.attack(seed)
 
 
 @pytest.mark.parametrize(

@@ -61,19 +61,25 @@ def attention_entropy(
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     factor: Tensor | None = None,
-    starts: Sequence[Sequence[int]] | None = None,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
     return_max_logits: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """q [B, H, T, D], k [B, G, S, D], v [B, G, S, Dv] -> out [B, H, T, Dv], entropy and logsumexp.
 
-    `scaled_scores` judges what `return_max_logits` asks for.
-    `factor` [B, H, T, S] is what dropout multiplies weights by, and `starts` are of the queries and
-    of the keys of packed sequences.
+    With `return_max_logits` max_logits too; `scaled_scores` judges which key has it.
+    `factor` [B, H, T, S] is what dropout multiplies weights by.
     """
-    if starts is not None:
-        options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
-        options |= {"is_causal": is_causal, "alibi_slopes": alibi_slopes}
-        return _packed(q, k, v, temperature, factor, starts, options)
+    options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+    options |= {"is_causal": is_causal, "alibi_slopes": alibi_slopes}
+    options |= {"return_max_logits": return_max_logits}
+    if q.dim() == 3:
+        options |= {"temperature": temperature, "mask": mask, "bias": bias, "factor": factor}
+        whole = attention_entropy(q[None], k[None], v[None], cu_seqlens=cu_seqlens, **options)
+        return tuple(x[0] for x in whole)
+    if cu_seqlens is not None:
+        return _packed(q, k, v, temperature, factor, cu_seqlens, options)
+    if mask is not None and mask.is_floating_point():
+        bias, mask = mask.double() + (0 if bias is None else bias), None
     (_, heads, _, head_dim), groups = q.shape, k.shape[1]
     if heads == 0:
         return q.sum(-1, True) * v.new_ones(v.shape[-1]), q.sum(-1), q.sum(-1)
@@ -100,18 +106,32 @@ def attention_entropy(
         )
     left, right = (math.inf if n is None else n for n in window)
     inside = (ahead >= -left) & (ahead <= right)
+    inside = inside if mask is None else mask & inside
     probabilities, entropy, logsumexp = temperature_softmax(
-        scores,
-        temperature=temperature,
-        mask=inside if mask is None else mask & inside,
-        is_causal=is_causal,
+        scores, temperature=temperature, mask=inside, is_causal=is_causal
     )
+    visible = visible_keys(scores.shape, inside, is_causal)
+    largest = (_largest(scores, temperature, visible),) if return_max_logits else ()
     weights = probabilities if factor is None else probabilities * factor
     out = torch.einsum("bhts,bhsd->bhtd", weights, v[:, of_head])
     if sinks is not None:
         logit = sinks.expand(len(q), heads)[..., None] / of_rows(temperature, scores)[..., 0]
-        return _with_sink(out, entropy, logsumexp, logit)
-    return out, entropy, logsumexp
+        out, entropy, logsumexp = _with_sink(out, entropy, logsumexp, logit)
+    return out, entropy, logsumexp, *largest
+
+
+def _largest(scores: Tensor, temperature: Tensor | None, visible: Tensor) -> Tensor:
+    """[B, H, T], -inf where nothing is seen; its gradient is that of the first key that has it."""
+    visible = visible & (scores != -math.inf)
+    scaled = torch.where(visible, scores, 0) / of_rows(temperature, scores)
+    # A last key that nobody sees, so that each row has one.
+    shown = torch.nn.functional.pad(
+        torch.where(visible, scaled, -math.inf), (0, 1), value=-math.inf
+    )
+    top = shown.detach().amax(-1, keepdim=True)
+    places = torch.arange(shown.shape[-1])
+    first = torch.where(shown.detach() == top, places, len(places) - 1).amin(-1, keepdim=True)
+    return torch.where(top.isnan(), math.nan, shown.gather(-1, first)).squeeze(-1)
 
 
 def _packed(
@@ -120,11 +140,12 @@ def _packed(
     v: Tensor,
     temperature: Tensor | None,
     factor: Tensor | None,
-    starts: Sequence[Sequence[int]],
+    cu_seqlens: Tensor | tuple[Tensor, Tensor],
     options: dict[str, Any],
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """One call for each sequence."""
-    found = []
+    both = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    starts, found = [x.tolist() for x in both], []
     for first, last, begin, end in zip(starts[0], starts[0][1:], starts[1], starts[1][1:]):  # noqa: B905
         rows, keys = slice(first, last), slice(begin, end)
         t = temperature
@@ -133,8 +154,7 @@ def _packed(
         own = None if factor is None else factor[:, :, rows, keys]
         one = q[:, :, rows], k[:, :, keys], v[:, :, keys]
         found.append(attention_entropy(*one, temperature=t, factor=own, **options))
-    out, entropy, logsumexp = (torch.cat(each, 2) for each in zip(*found, strict=True))
-    return out, entropy, logsumexp
+    return tuple(torch.cat(each, 2) for each in zip(*found, strict=True))
 
 
 def scaled_scores(

@@ -160,6 +160,13 @@ EAGER: dict[str, Callable[[Call], Any]] = {
     "`torch.utils.checkpoint`, differentiated twice": checkpointed,
 }
 
+#: Those in which torch refuses random numbers, such as dropout's seeds, unless its argument
+#: `randomness` says whether they are the same for every entry.
+NO_RANDOMNESS = (
+    "`jacfwd`", "`hessian`", "`vmap`", "... over one argument", "`vmap(grad)`",
+    "`vmap(vmap(grad))`", "`grad(vmap)`", "`vmap(hessian)`",
+)  # fmt: skip
+
 #: Transform -> the behaviour of every operator; test_transformations.py has a test of each line.
 TRACED = {
     "`torch.compile`, dynamic shapes, with gradients": WORKS,
