@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aero.network.primitives import PRIMITIVES, READERS, names_of
+from aero.network.primitives import NOT_CONTINUED, PRIMITIVES, READERS, names_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,8 +147,14 @@ def _operation(entry: dict[str, Any], layer: int | None, time: int) -> Operation
 
 def unknown_operation(reader: str, operations: Iterable[Operation]) -> str | None:
     """The first operation, or form of one, that a reader does not know; None where it knows all."""
+    return next((name for name in _names(operations) if name not in READERS[reader]), None)
+
+
+def not_continued(operations: Iterable[Operation]) -> str | None:
+    """The first operation, or form of one, by which a network continues no text; or None."""
+    return next((name for name in _names(operations) if name in NOT_CONTINUED), None)
+
+
+def _names(operations: Iterable[Operation]) -> Iterator[str]:
     for one in operations:
-        for name in names_of(one.op, one.fields, one.weights, len(one.inputs)):
-            if name not in READERS[reader]:
-                return name
-    return None
+        yield from names_of(one.op, one.fields, one.weights, len(one.inputs))

@@ -253,6 +253,8 @@ READERS: dict[str, frozenset[str]] = {
     "private": _with_forms(_COMPUTED - {"pool", "argmax"}),
     "cost": _with_forms(PRIMITIVES),
 }
+# What continues no text: earlier tokens would have to be read again with each new one.
+NOT_CONTINUED = frozenset({_form("softmax", "both sides")})
 
 
 def functions_of(module: Mapping[str, Any], names: Iterable[str]) -> dict[str, Callable[..., Any]]:

@@ -19,6 +19,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 import aero
 from aero.cli.private import chosen_settings
+from aero.export.plain_weights import write_network
 from aero.mpc.cost import Cost
 from aero.network.description import operations_of
 from aero.network.files import read_network
@@ -31,11 +32,13 @@ from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.worker_pipe import Worker
+from aero.private.party_errors import PartyError
 from aero.private.prediction import predicted_costs, remainder
 from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
+from ..network.formed_networks import whole
 from .pretending import People
 
 pytestmark = pytest.mark.private
@@ -109,6 +112,19 @@ def test_new_tokens_see_what_the_parties_keep_of_earlier_ones(tmp_path: Path) ->
             # Nothing but the rounding of 18 fraction bits, through SPU's approximations, differs
             # from a pass over all tokens.
             assert each.get("walk", 0.0) < 2e-3
+
+
+def test_a_network_of_both_sides_gives_the_logits_of_one_pass_and_reads_no_further(
+    tmp_path: Path,
+) -> None:
+    network, tokens = whole("both sides"), PASSES[0][0]
+    folder = write_network(network, tmp_path / "both sides")
+    settings = PrivateSettings(reveal="all")
+    found = generate_privately(folder, tokens, 1, settings)
+    plain = forward(network, [tokens])[0]
+    assert np.abs(found.logits[0] - plain).max() < 2e-2 * np.abs(plain).max()
+    with pytest.raises(PartyError, match="one pass, as softmax, both sides reads all tokens, got"):
+        generate_privately(folder, tokens, 2, settings)
 
 
 def test_each_token_costs_what_the_simulator_says(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     BloomConfig,
     BloomForCausalLM,
     LlamaConfig,
@@ -131,6 +133,7 @@ SIZES = {
 def test_networks_that_no_label_names_run_at_their_price(tmp_path):
     torch.manual_seed(0)
     models = {
+        "bert": BertForMaskedLM(BertConfig(**SIZES)),
         "llama": LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)),
         "mistral": MistralForCausalLM(
             MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=3)

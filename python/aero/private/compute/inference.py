@@ -17,7 +17,7 @@ import numpy as np
 import spu.experimental
 from numpy.typing import NDArray
 
-from aero.network.description import Network
+from aero.network.description import Network, not_continued, operations_of
 from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Traffic, Value
 from aero.private.compute.pieces import Rows, last_row, network_pieces
 
@@ -153,8 +153,15 @@ class PrivateNetwork:
     ) -> Pass:
         """A pass over new tokens of the same sequences, which see all that came before.
 
-        Arguments and errors are those of `run`.
+        Arguments and errors are those of `run`; more tokens are one for a network of a single pass
+        too.
         """
+        other = not_continued(operations_of(self.description)) if self._length else None
+        if other is not None:
+            raise ValueError(
+                f"private: the network must end after one pass, as {other} reads all tokens, got "
+                f"{tokens.shape[1]} more"
+            )
         context = self.description["context_length"]
         free = context - self._length
         if len(tokens.shape) != 2 or tokens.shape[0] < 1 or not 1 <= tokens.shape[1] <= free:

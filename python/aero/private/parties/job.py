@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.description import Description, operations_of, unknown_operation
+from aero.network.description import (
+    Description,
+    not_continued,
+    operations_of,
+    unknown_operation,
+)
 from aero.private.compute.calls import Call, Party
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
@@ -51,10 +56,10 @@ class Generated:
 
 
 def check_runnable(description: Description) -> None:
-    """Checks that a private pass knows every part of a network, and may keep keys and values.
+    """Checks that a private pass knows every part of a network, and that it continues a text.
 
     Raises:
-        ValueError: naming the part, or tokens see later ones.
+        ValueError: naming the part.
     """
     unknown = unknown_operation("private", operations_of(description))
     if unknown is not None:
@@ -62,9 +67,11 @@ def check_runnable(description: Description) -> None:
             f"private: operations must have a private run, got {unknown}; "
             "docs/reference/network.md lists those that have"
         )
-    if not all(one["causal"] for one in operations_of(description) if one.op == "softmax"):
+    other = not_continued(operations_of(description))
+    if other is not None:
         raise ValueError(
-            "private: tokens must see earlier tokens only, got a network of both sides"
+            f"private: the network must continue a text, token by token, got {other}; "
+            "docs/reference/network.md says how such a network runs"
         )
 
 

@@ -13,13 +13,14 @@ import pytest
 from tests.python.refusals import assert_refused
 
 import aero
-from aero.private.parties.job import check_tokens
+from aero.private.parties.job import check_runnable, check_tokens
 from aero.private.parties.passes import Request
 from aero.private.parties.terms import PROTOCOL, check_hello, checked_request, hello, party_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
 from ...export.conftest import trained
+from ...network.formed_networks import whole
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +215,10 @@ def test_a_job_that_does_not_fit_its_network_is_refused(
     network = {"context_length": 32, "vocab_size": 256}
     with pytest.raises(ValueError, match=message):
         check_tokens(tokens, new_tokens, network)
+
+
+@pytest.mark.parametrize("form", ["both sides", "lengths of both sides"])
+def test_a_network_that_continues_no_text_is_refused_in_the_words_of_the_table(form: str) -> None:
+    check_runnable(whole("all").description)
+    named = ("private: the network must continue a text", "got softmax, both sides", "network.md")
+    assert_refused(lambda: check_runnable(whole(form).description), *named)
