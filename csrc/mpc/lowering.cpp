@@ -327,7 +327,7 @@ class Lowering {
   }
 
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
-    return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
+    return add(operation, Argmax{p.width, positions(rows_)}, std::move(inputs));
   }
 
   // The last product, behind which logits may only be scaled or go through a function; nullptr

@@ -155,10 +155,11 @@ def _check_result(operations: list[Operation], where: str) -> None:
     last = operations[-1]
     writes = sum(one.output == "logits" for one in operations)
     reads = sum("logits" in one.inputs for one in operations)
-    if (last.op, last.output, writes, reads) != ("linear", "logits", 1, 0):
+    if last.op not in ("linear", "argmax") or (last.output, writes, reads) != ("logits", 1, 0):
         raise UnreadableFileError(
-            f"{where}: operations: expected the last, a linear, to write 'logits' once and nothing "
-            f"to read them, got {last.op} {shown(last.output)}, {writes} writes, {reads} reads"
+            f"{where}: operations: expected the last, a linear or an argmax, to write 'logits' "
+            f"once and nothing to read them, got {last.op} {shown(last.output)}, {writes} writes, "
+            f"{reads} reads"
         )
 
 
@@ -335,8 +336,8 @@ def _pool(operation: Operation, _: dict[str, Any], given: Kind, *__: Kind) -> Ki
     return "pooled", _expect(given, "channels")[1]
 
 
-def _argmax(_: Operation, __: dict[str, Any], given: Kind) -> Kind:
-    _expect(given, "channels")
+def _argmax(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
+    _expect(given, given[0] if given[0] == "pooled" else "channels", operation["width"])
     return ("places",)
 
 

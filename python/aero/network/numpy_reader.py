@@ -30,7 +30,8 @@ def forward(network: Network, token_ids: ArrayLike, lengths: ArrayLike | None = 
             padding, which softmaxes and pools over lengths do not see. None: all.
 
     Returns:
-        [B, T, V], or [B, V] of a network that pools.
+        [B, T, V], or [B, V] of a network that pools; of one that ends in argmax the places alone,
+        without the last axis.
 
     Raises:
         ValueError: tokens of another shape, too many of them, or one beyond the vocabulary; lengths

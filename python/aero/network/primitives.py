@@ -249,12 +249,12 @@ _COMPUTED = frozenset(PRIMITIVES) - {"source", "rearrange", "route"}
 READERS: dict[str, frozenset[str]] = {
     "NumPy": _with_forms(_COMPUTED),
     "fixed point": _with_forms(_COMPUTED),
-    # Of language models: heads that pool and classify have no private run yet.
-    "private": _with_forms(_COMPUTED - {"pool", "argmax"}),
+    "private": _with_forms(_COMPUTED),
     "cost": _with_forms(PRIMITIVES),
 }
-# What continues no text: earlier tokens would have to be read again with each new one.
-NOT_CONTINUED = frozenset({_form("softmax", "both sides")})
+# What continues no text: earlier tokens would have to be read again, or no logits of a next token
+# are left.
+NOT_CONTINUED = frozenset({_form("softmax", "both sides"), "pool", "argmax"})
 
 
 def functions_of(module: Mapping[str, Any], names: Iterable[str]) -> dict[str, Callable[..., Any]]:

@@ -55,7 +55,7 @@ class RingNetwork:
     def logits(self, token_ids: npt.NDArray[Any], lengths: npt.ArrayLike | None = None) -> Real:
         """Logits of every position, [B, T, V], of token ids [B, T].
 
-        Arguments and errors are those of `numpy_reader.forward`.
+        Arguments, errors and the results of other heads are those of `numpy_reader.forward`.
         """
         values = given_values(self.network, token_ids, lengths)
         for operation, weights in self._steps:
@@ -63,7 +63,11 @@ class RingNetwork:
             values[operation.output] = OPERATIONS[operation.op](
                 self.run, operation, weights, *inputs
             )
-        return functions.decode(values[self._steps[-1][0].output], arithmetic=self.run.arithmetic)
+        last, _ = self._steps[-1]
+        found: Real = values[last.output]
+        if last.op == "argmax":  # whose places are no numbers of the ring
+            return found
+        return functions.decode(values[last.output], arithmetic=self.run.arithmetic)
 
 
 class RingOperations:

@@ -49,6 +49,33 @@ def operations_of(form):
     ]
 
 
+# Heads of encoders: what pools, and whether the largest is chosen; both read `lengths`.
+HEADS = {
+    "first": ("first", False),
+    "last": ("last", False),
+    "mean": ("mean", False),
+    "class": ("mean", True),
+    "token by token": (None, True),
+}
+
+
+def headed(head, padded=True):
+    """An encoder of one layer that pools, or ends in argmax, or both."""
+    network, (kind, chooses) = (
+        whole("lengths of both sides" if padded else "both sides"),
+        HEADS[head],
+    )
+    operations = network.description["operations"]
+    if kind is not None:
+        operations.insert(-1, {"op": "pool", "inputs": ["x", *[LENGTHS] * padded], "output": "x",
+                               "kind": kind})  # fmt: skip
+    if chooses:
+        operations[-1]["output"] = "y"
+        operations.append({"op": "argmax", "inputs": ["y"], "output": "logits",
+                           "width": VOCABULARY, "part": "argmax"})  # fmt: skip
+    return network
+
+
 def whole(form):
     """A language model of one layer whose attention has this form."""
     width, random = H * D, np.random.default_rng(0)

@@ -18,6 +18,7 @@ from .formed_networks import (
     ATTENTION,
     BIAS,
     CONTEXT,
+    HEADS,
     OWN,
     PLAIN,
     SINK,
@@ -27,6 +28,7 @@ from .formed_networks import (
     G,
     H,
     T,
+    headed,
     operations_of,
     values,
     whole,
@@ -184,6 +186,47 @@ def test_fixed_point_follows_numpy_in_whole_networks(form):
     expected = numpy_reader.forward(network, tokens, lengths)
     found = RingNetwork(network).logits(tokens, lengths)
     assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_networks_that_pool_or_end_in_argmax_are_valid_and_computed_by_both_readers(head, padded):
+    network, (pools, chooses) = headed(head, padded), HEADS[head]
+    check_description(network.description, "network.json")
+    tokens = np.random.default_rng(1).integers(VOCABULARY, size=(B, T))
+    lengths = OWN if padded else None
+    expected = numpy_reader.forward(network, tokens, lengths)
+    found = RingNetwork(network).logits(tokens, lengths)
+    shape = (B,) if pools else (B, T)
+    assert expected.shape == found.shape == (shape if chooses else (*shape, VOCABULARY))
+    if chooses:
+        same = expected == found  # places, but for logits that are nearly equal
+        assert found.dtype == expected.dtype == np.int64 and same.mean() > 0.9
+    else:
+        assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("head", ["class", "token by token"])
+def test_an_argmax_at_the_end_is_priced_row_by_row(head):
+    described = headed(head, padded=False).description
+    priced = _core.simulate(
+        _core.Network(described["operations"], CONTEXT), _core.Stack("spu-aby3")
+    )
+    [found] = [one for one in priced["operations"] if one.kind == "argmax"]
+    rows = CONTEXT if head == "token by token" else 1
+    one = mpc.operation_cost("argmax", VOCABULARY, stack="spu-aby3")
+    assert found.cost.comm_bytes == pytest.approx(rows * one.comm_bytes, rel=0.01)
+
+
+def test_an_argmax_of_another_width_or_one_that_is_read_is_refused():
+    for change, named in (
+        ({"width": 9}, "expected a value of channels 9"),
+        ({"output": "z"}, "expected the last, a linear or an argmax, to write 'logits' once"),
+    ):
+        damaged = headed("token by token").description
+        damaged["operations"][-1].update(change)
+        with pytest.raises(UnreadableFileError, match=named):
+            check_description(damaged, "network.json")
 
 
 def softmax_bytes(form, stack):

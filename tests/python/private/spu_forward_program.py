@@ -51,7 +51,7 @@ def computed(job):
         found = private.run(np.asarray([tokens], np.int32))
         [logits] = found.logits
         rows = slice(-1, None) if settings.last_token_head else slice(None)
-        plain = numpy_forward(network, [tokens])[0][rows]
+        plain = np.atleast_2d(numpy_forward(network, [tokens])[0])[rows]  # one row of a pool
         largest = np.abs(plain).max()
         passes.append(
             {

@@ -298,7 +298,7 @@ def test_weights_of_another_export_are_refused(export, pretender, tmp_path):
     ("op", "message"),
     [
         ("braid", "op: expected one of embed"),
-        ("pool", "private: operations must have a private run, got pool"),
+        ("pool", "private: the network must continue a text, token by token, got pool"),
     ],
 )
 def test_a_network_with_an_unknown_operation_is_refused(op, message, export, pretender):

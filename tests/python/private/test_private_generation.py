@@ -38,7 +38,7 @@ from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
-from ..network.formed_networks import whole
+from ..network.formed_networks import headed, whole
 from .pretending import People
 
 pytestmark = pytest.mark.private
@@ -125,6 +125,14 @@ def test_a_network_of_both_sides_gives_the_logits_of_one_pass_and_reads_no_furth
     assert np.abs(found.logits[0] - plain).max() < 2e-2 * np.abs(plain).max()
     with pytest.raises(PartyError, match="one pass, as softmax, both sides reads all tokens, got"):
         generate_privately(folder, tokens, 2, settings)
+
+
+def test_a_network_that_pools_and_chooses_gives_its_class_alone(tmp_path: Path) -> None:
+    network, tokens = headed("class", padded=False), PASSES[0][0]
+    found = generate_privately(
+        write_network(network, tmp_path / "class"), tokens, 1, PrivateSettings()
+    )
+    assert found.tokens == [forward(network, [tokens])[0]] and found.logits == []
 
 
 def test_each_token_costs_what_the_simulator_says(tmp_path: Path) -> None:

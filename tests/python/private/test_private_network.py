@@ -32,7 +32,7 @@ from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
-from ..network.formed_networks import whole
+from ..network.formed_networks import headed, whole
 
 pytestmark = pytest.mark.private
 
@@ -144,6 +144,7 @@ def test_networks_that_no_label_names_run_at_their_price(tmp_path):
         ),
     }
     described = {form: whole(form) for form in ("sink", "all")}
+    described |= {head: headed(head, padded=False) for head in ("first", "mean")}
     for name, model in models.items():
         with torch.no_grad():
             for parameter in model.parameters():

@@ -313,8 +313,7 @@ def _scale(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> A
 
 
 def _shift(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
-    by = min(operation["tokens"], x.shape[1])
-    return _delayed(x, by)
+    return _delayed(x, min(operation["tokens"], x.shape[1]))
 
 
 def _unfold(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
@@ -326,6 +325,22 @@ def _unfold(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> 
 def _delayed(x: Array, by: int) -> Array:
     """[B, T, C], each row `by` tokens later; zeros come in."""
     return jnp.pad(x, ((0, 0), (by, 0), (0, 0)))[:, : x.shape[1]]
+
+
+def _pool(
+    operation: Operation, _: Weights, __: PrivateSettings, x: Array, lengths: Tensor | None = None
+) -> Array:
+    """[B, T, C] to [B, 1, C]: a piece gives rows. Lengths are public."""
+    own = np.full(x.shape[0], x.shape[1]) if lengths is None else lengths
+    if operation["kind"] == "mean":
+        seen = np.arange(x.shape[1])[:, None] < own[:, None, None]
+        return jnp.sum(jnp.where(seen, x, 0.0), axis=1, keepdims=True) * (1 / own[:, None, None])
+    last = np.zeros_like(own) if operation["kind"] == "first" else own - 1
+    return jnp.concatenate([x[i : i + 1, row : row + 1] for i, row in enumerate(last)])
+
+
+def _argmax(_: Operation, __: Weights, ___: PrivateSettings, x: Array) -> Array:
+    return jnp.argmax(x, axis=-1).astype(jnp.int32)
 
 
 OPERATIONS = functions_of(globals(), READERS["private"])

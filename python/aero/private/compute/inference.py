@@ -32,7 +32,8 @@ class Pass:
     Attributes:
         logits: [B, T, V] float32, or [B, 1, V] of the last positions only; None at the server, and
             where `PrivateSettings.reveal` keeps them secret.
-        tokens: [B], the next ones, where the parties compute them and this one is the client.
+        tokens: [B], the next ones, where the parties compute them and this one is the client; of a
+            network that ends in argmax the last of its places.
         likeliest: with `reveal="top-k"` at the client, tokens [B, k] and their logits [B, k], best
             first.
         calls: the pieces that ran, with their cost.
@@ -191,6 +192,8 @@ class PrivateNetwork:
         self._length += tokens.shape[1]
         likeliest = opened.get("top-k")
         found = opened.get("argmax") if likeliest is None else likeliest[0][:, 0]
+        if found is not None and found.ndim > 1:
+            found = found[:, -1]
         return Pass(opened["head"], found, likeliest, tuple(calls))
 
     def _opened(self, piece: str, value: Any) -> Any:

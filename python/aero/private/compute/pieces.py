@@ -126,20 +126,25 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
 
     Returns:
         Embedding [B, T] -> [B, T, C], layers [B, T, C] -> [B, T, C], head [B, T, C] -> [B, T, V]
-        or, with `last_token_head`, [B, 1, V], and with `argmax` the last position's token [B], with
-        `reveal="top-k"` its k likeliest tokens [B, k] and their logits [B, k].
+        or, with `last_token_head` or a pool, [B, 1, V], and with `argmax` the last position's token
+        [B], with `reveal="top-k"` its k likeliest tokens [B, k] and their logits [B, k]. An argmax
+        that ends the network takes their place, [B, T] or [B, 1].
 
     Raises:
         ValueError: more than one value goes from a piece to the next.
     """
     steps = folded_steps(network, Folding(score_scale=settings.fold_score_scale))
+    chooses = steps.pop().operation if steps[-1].operation.op == "argmax" else None
     pieces: list[Piece] = []
     given = TOKENS
     for layer, group in itertools.groupby(steps, key=lambda step: step.operation.layer):
         name = f"layer {layer}" if layer is not None else "head" if pieces else "embedding"
         piece, given = _piece(name, list(group), given, network, settings)
         pieces.append(piece)
-    if settings.reveal == "top-k":
+    if chooses is not None:
+        own = functools.partial(OPERATIONS["argmax"], chooses, {}, settings)
+        pieces.append(Piece("argmax", own, {}))
+    elif settings.reveal == "top-k":
         pieces.append(Piece("top-k", functools.partial(likeliest, count=settings.top_k), {}))
     elif settings.argmax:
         pieces.append(Piece("argmax", next_token, {}))
@@ -177,7 +182,8 @@ def _piece(
         parts.append((operation, keys))
         fields = tuple(sorted(operation.fields.items()))
         key.append((operation.op, fields, inputs, tuple(sorted(keys.items()))))
-    last = name == "head" and settings.last_token_head
+    pools = any(step.operation.op == "pool" for step in steps)
+    last = name == "head" and settings.last_token_head and not pools
     function = Rows(tuple(key), tuple(parts), given, last, settings)
     return Piece(name, function, weights, tuple(cached)), steps[-1].operation.output
 

@@ -20,7 +20,7 @@ from aero.network.files import read_network
 
 from ...export.conftest import trained
 from ...models.labels import FAMILIES, LABELS
-from ...network.formed_networks import ATTENTION, whole
+from ...network.formed_networks import ATTENTION, HEADS, headed, whole
 
 pytestmark = pytest.mark.private
 
@@ -65,9 +65,12 @@ def exports(folder):
         write_network(other, folder / function)
     for form in ATTENTION:
         write_network(whole(form), folder / f"attention, {form}")
+    for head in HEADS:
+        for padded in (True, False):
+            write_network(headed(head, padded), folder / f"head, {head}, {padded}")
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
     kinds = (others, foreign, functions, ATTENTION)
-    every = len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 1
+    every = len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 2 * len(HEADS) + 1
     by_blocks = len(LABELS) + len(ATTENTION) + len(("bloom", "mistral", "delayed"))
     return 2 * every + by_blocks
 

@@ -20,7 +20,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
 from ...export.conftest import trained
-from ...network.formed_networks import whole
+from ...network.formed_networks import headed, whole
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +217,26 @@ def test_a_job_that_does_not_fit_its_network_is_refused(
         check_tokens(tokens, new_tokens, network)
 
 
-@pytest.mark.parametrize("form", ["both sides", "lengths of both sides"])
-def test_a_network_that_continues_no_text_is_refused_in_the_words_of_the_table(form: str) -> None:
+def only(op: str) -> dict[str, Any]:
+    """A description that sees earlier tokens alone, but for the operations of this kind."""
+    described: dict[str, Any] = headed("class").description
+    for layer in described["operations"]:
+        for one in layer.get("operations", ()):
+            if one["op"] == "softmax":
+                one["causal"] = op != "softmax"
+    if op == "argmax":
+        described["operations"] = [
+            one for one in described["operations"] if one.get("op") != "pool"
+        ]
+    return described
+
+
+@pytest.mark.parametrize(
+    ("op", "named"), [("softmax", "softmax, both sides"), ("pool", "pool"), ("argmax", "argmax")]
+)
+def test_a_network_that_continues_no_text_is_refused_in_the_words_of_the_table(
+    op: str, named: str
+) -> None:
     check_runnable(whole("all").description)
-    named = ("private: the network must continue a text", "got softmax, both sides", "network.md")
-    assert_refused(lambda: check_runnable(whole(form).description), *named)
+    texts = ("private: the network must continue a text", f"got {named};", "network.md")
+    assert_refused(lambda: check_runnable(only(op)), *texts)
