@@ -129,6 +129,31 @@ def _read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
     )
 
 
+def configuration_of(config: PreTrainedConfig) -> AeroConfig | None:
+    """The network that a configuration of GPT-2, GPT-NeoX or our own makes; None of all others.
+
+    Its shapes alone are looked at, on the meta device.
+
+    Raises:
+        ValueError: AERO networks lack a part of it.
+    """
+    if isinstance(config, AeroConfig):
+        return config
+    if config.model_type not in _CHECKPOINTS:
+        return None
+    # Weights would show it, in `runs_like`.
+    if getattr(config, "scale_attn_by_inverse_layer_idx", False):
+        raise unsupported(
+            config, "has scale_attn_by_inverse_layer_idx", "use a network whose layers are alike"
+        )
+    model_class, _ = _CHECKPOINTS[config.model_type]
+    with torch.device("meta"):
+        model = model_class(config)
+    read = _read_gpt_neox if config.model_type == "gpt_neox" else _read_gpt2
+    found, _ = read(model)
+    return found
+
+
 def _has_gpt2_names(model: nn.Module) -> bool:
     tree = getattr(model, "transformer", None)
     return all(hasattr(tree, name) for name in ("wte", "wpe", "h", "ln_f")) and hasattr(

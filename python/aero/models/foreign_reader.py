@@ -74,6 +74,8 @@ def check_layer_norm(model: nn.Module, norm: Any) -> float:
             "convert networks whose norms are LayerNorms with weights, or all nn.Identity",
         )
     epsilon = float(getattr(norm, "eps", None) or 1e-5)
+    if norm.weight.is_meta and isinstance(norm, nn.LayerNorm):  # of a configuration alone
+        return epsilon
     probe = copy.deepcopy(norm).double()
     width = norm.weight.shape[0]
     x = torch.linspace(-1, 3, 2 * width, dtype=torch.float64, device=norm.weight.device)

@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
 
 from aero.families.configurations import described
-from aero.models.causal_lm import carry_over
-from aero.models.network_writer import described_network
+from aero.models.causal_lm import AeroForCausalLM, carry_over
+from aero.models.foreign_networks import configuration_of
+from aero.models.network_writer import as_array, described_network
 from aero.network.description import Network, network_of
 
 Weights = Iterator[tuple[str, Tensor]]
@@ -28,8 +28,8 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
 
     Args:
         model: with its weights, which are rounded to float32 (float64 of a float64 model); or a
-            configuration of bert, bloom, gemma, llama, mistral, phi, qwen2, qwen3, stablelm or
-            starcoder2, whose tensors are zeros that take no memory.
+            configuration of aero, bert, bloom, gemma, gpt2, gpt_neox, llama, mistral, phi, qwen2,
+            qwen3, stablelm or starcoder2, whose tensors are zeros that take no memory.
 
     Returns:
         The network of evaluation mode; a BERT may be given the lengths of padded sequences.
@@ -47,15 +47,7 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
         ['final norm', 'logits']
     """
     if isinstance(model, PretrainedConfig):
-        if model.model_type not in _FAMILIES:
-            raise ValueError(
-                f"describe_model: a configuration must be of {', '.join(_FAMILIES)}, got "
-                f"{type(model).__name__}; give the model itself, or take a label: "
-                "aero.ArchitectureSpec.from_label; aero.mpc.simulate prices more families"
-            )
-        head: Any = AutoModelForMaskedLM if model.model_type == "bert" else AutoModelForCausalLM
-        with torch.device("meta"):
-            model = cast(nn.Module, head.from_config(model))
+        model = _model_of(model)
     config: Any = getattr(model, "config", None)
     weights_of = _FAMILIES.get(getattr(config, "model_type", ""))
     if weights_of is None:
@@ -66,12 +58,28 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
     dtype = torch.float64 if next(model.parameters()).dtype == torch.float64 else torch.float32
     return network_of(
         found.operations,
-        {name: _array(tensor, dtype) for name, tensor in weights_of(model)},
+        {name: as_array(tensor, dtype) for name, tensor in weights_of(model)},
         label=found.family,
         spec=None,
         context_length=found.positions,
         vocab_size=found.vocab_size,
     )
+
+
+def _model_of(config: PretrainedConfig) -> nn.Module:
+    """The model of a configuration, on the meta device."""
+    own = configuration_of(config)
+    if own is None and config.model_type not in _FAMILIES:
+        raise ValueError(
+            f"describe_model: a configuration must be of aero, gpt2, gpt_neox, "
+            f"{', '.join(_FAMILIES)}, got {type(config).__name__}; give the model itself, or take "
+            "a label: aero.ArchitectureSpec.from_label; aero.mpc.simulate prices more families"
+        )
+    head: Any = AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM
+    with torch.device("meta"):
+        return (
+            AeroForCausalLM(own) if own is not None else cast(nn.Module, head.from_config(config))
+        )
 
 
 def _check_parts(model: nn.Module, config: Any) -> None:
@@ -102,12 +110,6 @@ def _check_angles(config: Any) -> None:
             f"describe_model: rope_parameters of {config.model_type} must be of the default type, "
             f"got {rope}"
         )
-
-
-def _array(tensor: Tensor, dtype: torch.dtype) -> Any:
-    if tensor.is_meta:
-        return np.broadcast_to(np.float32(0), tuple(tensor.shape))
-    return tensor.detach().cpu().to(dtype).contiguous().numpy()
 
 
 def _linear(key: str, *layers: Any) -> Weights:

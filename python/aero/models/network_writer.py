@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from aero.nn import (
     ShapedSelfAttention,
 )
 from aero.nn.annealed_modules import annealing_progress
+from aero.nn.block import INITIAL_GAIN
 from aero.nn.norm import DynamicNorm
 
 Operations = list[dict[str, Any]]
@@ -34,7 +36,8 @@ def described_network(model: AeroForCausalLM, *, dtype: torch.dtype | None = Non
     """The network of evaluation mode, its weights multiplied out.
 
     Args:
-        model: the network.
+        model: the network; of one on the meta device the tensors are zeros that take no memory, and
+            the numbers of its layers those of a start.
         dtype: that the weights are rounded to: float32, or float64 of a float64 network, by
             default.
 
@@ -53,10 +56,7 @@ def described_network(model: AeroForCausalLM, *, dtype: torch.dtype | None = Non
         dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     with torch.no_grad():
         found = {name: tensor for name, tensor in _tensors(model).items() if tensor is not None}
-        tensors = {
-            name: tensor.detach().cpu().to(dtype).clone().contiguous().numpy()
-            for name, tensor in found.items()
-        }
+        tensors = {name: as_array(tensor, dtype) for name, tensor in found.items()}
         operations = _operations(model, tensors)
     spec = model.config.spec
     return network_of(
@@ -67,6 +67,13 @@ def described_network(model: AeroForCausalLM, *, dtype: torch.dtype | None = Non
         context_length=spec.context_length,
         vocab_size=spec.vocab_size,
     )
+
+
+def as_array(tensor: Tensor, dtype: torch.dtype) -> Any:
+    """A copy of a tensor; of one on the meta device zeros that take no memory."""
+    if tensor.is_meta:
+        return np.broadcast_to(np.float32(0), tuple(tensor.shape))
+    return tensor.detach().cpu().to(dtype).clone().contiguous().numpy()
 
 
 def _operations(model: AeroForCausalLM, tensors: dict[str, Any]) -> Operations:
@@ -120,16 +127,22 @@ def _factors(model: AeroForCausalLM, block: Block) -> dict[str, float]:
     found = {}
     mlp = block.mlp
     if block.gain is not None:
-        found["gain"] = block.gain.double().item()
+        found["gain"] = _number(block.gain, INITIAL_GAIN)
     alpha, beta = (getattr(mlp, factor, None) for factor in ("alpha", "beta"))
     if alpha is not None and beta is not None:
-        found |= {"1/alpha": 1 / alpha.double().item(), "beta": beta.double().item()}
+        found |= {"1/alpha": 1 / _number(alpha, 1.0), "beta": _number(beta, 1.0)}
     if isinstance(mlp, FeedForward) and mlp.activation == "leaky_relu":
         slope = mlp.negative_slope
         slope = model.transformer.negative_slope if slope is None else slope
         assert slope is not None
-        found["activation"] = slope.double().item()
+        found["activation"] = _number(slope, model.config.leaky_slope_init)
     return found
+
+
+def _number(parameter: Tensor, start: float) -> float:
+    """A learned number; on the meta device, which has no values, its start."""
+    known = torch.tensor(start, dtype=parameter.dtype) if parameter.is_meta else parameter
+    return known.double().item()
 
 
 def _with_factors(operation: dict[str, Any], factors: list[dict[str, float]]) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
     GPT2Config,
+    GPT2LMHeadModel,
     GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -35,7 +37,7 @@ from transformers import (
     Starcoder2ForCausalLM,
 )
 
-from aero import AeroConfig, _core, mpc
+from aero import AeroConfig, AeroForCausalLM, _core, mpc
 from aero.families.values import EXPORTED
 from aero.fixed_point import Approximations, functions
 from aero.models import foreign_writer
@@ -55,7 +57,30 @@ STABLE = {
     **SIZES, "num_attention_heads": 3, "num_key_value_heads": 3, "use_qkv_bias": True,
     "hidden_size": 48,
 }  # fmt: skip
+GPT2 = {"vocab_size": 61, "n_embd": 24, "n_layer": 3, "n_head": 6, "n_positions": 32}
+OURS = {"model": "tiny", "num_layers": 3, "vocab_size": 61, "context_length": 32}
 MODELS = {
+    "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
+    "gpt2, exact, untied": (
+        GPT2LMHeadModel,
+        GPT2Config(**GPT2, activation_function="gelu", n_inner=40, tie_word_embeddings=False,
+                   layer_norm_epsilon=1e-3, scale_attn_weights=False),
+    ),
+    "gpt_neox": (
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig(**{**SIZES, "num_attention_heads": 3}, rotary_pct=0.25),
+    ),
+    "gpt_neox, serial": (
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig(**{**SIZES, "num_attention_heads": 3}, use_parallel_residual=False,
+                      hidden_act="relu", attention_bias=False),
+    ),
+    **{
+        label: (AeroForCausalLM, AeroConfig.from_label(label, leaky_slope_init=2.0, **OURS))
+        for label in (
+            "SM+LN+G", "EReg(SM(t)+ScFuFFN_i1)", "SM+LR(layer)", "SOTA:SM+ScFuFFN", "SM+FN+R+C4",
+        )
+    },
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, num_key_value_heads=2)),
     "llama, tied, biased": (
         LlamaForCausalLM,
@@ -188,6 +213,16 @@ def test_a_configuration_alone_has_the_price_of_its_model(name):
         assert len(priced["by_layer"]) == 3
 
 
+@pytest.mark.parametrize(
+    "config", [GPT2Config(), GPTNeoXConfig(), AeroConfig.from_label("SM+ScFuFFN", model="gpt2")]
+)
+def test_a_configuration_of_any_size_makes_no_weights(config):
+    network = describe_model(config)
+    check_description(network.description, "network.json")
+    assert sum(array.size for array in network.tensors.values()) > 5e7
+    assert sum(array.base.nbytes for array in network.tensors.values()) < 1e4
+
+
 def made_as_float32(name):
     model_class, config = MODELS[name]
     return describe_model(model_class(config).float())
@@ -265,9 +300,15 @@ SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
             )
             for kind in (BertForSequenceClassification, LlamaForSequenceClassification, LlamaModel)
         ),
-        (GPT2Config, "GPT2Config.*simulate"),
-        (GPTNeoXConfig, "GPTNeoXConfig.*simulate"),
-        (lambda: AeroConfig.from_label("SM+R", model="tiny"), "AeroConfig.*simulate"),
+        (lambda: GPT2Config(**GPT2, add_cross_attention=True), "cross-attention"),
+        (
+            lambda: GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True),
+            "scale_attn_by_inverse_layer_idx",
+        ),
+        (
+            lambda: GPTNeoXConfig(**{**SIZES, "num_attention_heads": 3}, rope_parameters=SCALED),
+            "rotary positions of type 'linear'",
+        ),
     ],
 )
 def test_what_has_no_description_is_named_with_a_way_out(make, message):
