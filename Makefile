@@ -189,7 +189,7 @@ bench-cuda: ## time the operators on this machine's GPU against their opponents 
 	$(PYTHON) benchmarks/cuda/run.py --results $(CUDA_RESULTS)/benchmark.json
 
 # What counts as a public name, tests/python/house.py says; at most 100, and no circle, as test_layering.py holds.
-house: $(VENV)/.built ## count Python files and lines, public names, README lines, import circles
+house: $(VENV)/.built ## count Python files and lines, public names, README lines, import circles, beside their aims
 	$(BIN)/python -m tests.python.house
 
 notebooks: $(VENV)/.tests ## execute the notebooks, renew their outputs and the gallery (15 minutes)
