@@ -23,5 +23,5 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
 __all__.append("__version__")
 
-register_with_transformers()
-register_with_notebooks()
+register_with_transformers("aero.models")
+register_with_notebooks("aero.report.cost_pages")

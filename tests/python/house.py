@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
@@ -37,7 +38,10 @@ def public_names() -> set[str]:
 def imports_of(
     path: Path, folder: Path = PACKAGE, root: str = "aero"
 ) -> Iterator[tuple[str, bool]]:
-    """Yield every absolute module name a file imports and whether at import time of the file."""
+    """Yield every absolute module name a file imports and whether at import time of the file.
+
+    A constant name that `import_module` takes is one.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     package = ".".join((root, *path.relative_to(folder).parts[:-1]))
     outermost = {id(node) for node in tree.body}
@@ -53,6 +57,12 @@ def imports_of(
             yield base, top
             if base == root:
                 yield from ((f"{root}.{alias.name}", top) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from ((one.value, False) for one in node.args[:1] if _names_one_of(one, root))
+
+
+def _names_one_of(node: ast.expr, root: str) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and str(node.value).startswith(f"{root}.")
 
 
 def arrows_of(folder: Path, root: str = "aero") -> dict[str, set[str]]:

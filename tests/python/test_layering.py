@@ -209,6 +209,13 @@ def test_a_circle_is_found_though_types_alone_close_it(tmp_path: Path) -> None:
     assert import_circles(tmp_path)[1:] == [["aero.e", "aero.room", "aero.room.f"]]
 
 
+def test_a_module_that_is_imported_by_its_name_as_text_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    importlib.import_module('aero.b')\n")
+    (tmp_path / "b.py").write_text("from aero import c\n")
+    (tmp_path / "c.py").write_text("import_module('aero.a')\nimport_module(a)\n")
+    assert import_circles(tmp_path) == [["aero.a", "aero.b", "aero.c"]]
+
+
 @pytest.mark.parametrize(
     "room",
     ["architecture", "families", "mpc", "fixed_point", "paper", "analysis", "report", "private"],

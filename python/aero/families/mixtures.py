@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aero.families.values import Values
-
-# An entry that no model has: the user's word that the choice of experts may be seen.
-REVEALED = "revealed_routing"
+from aero.families.values import REVEALED, Values
 
 
 def routing(

@@ -21,6 +21,8 @@ EXPORTED = (
     "bert", "bloom", "gemma", "llama", "mistral", "phi", "qwen2", "qwen3", "stablelm",
     "starcoder2",
 )  # fmt: skip
+# An entry that no model has: the user's word that the choice of experts may be seen.
+REVEALED = "revealed_routing"
 _LARGEST = 2**40
 # Operations are written out one by one.
 _MOST = {

@@ -5,6 +5,7 @@ importing `aero.models` registers, but `import aero` on its own must stay free o
 `aero.models` is imported as soon as both packages are.
 
 A notebook shows results of `aero.mpc` as `aero.report` draws them, which loads at the first one.
+`aero`, which hands on every room, names the modules: nothing here belongs to one.
 """
 
 from __future__ import annotations
@@ -26,33 +27,37 @@ _DRAWN = {
 }
 
 
-def register_with_notebooks() -> None:
-    """Tells the running IPython, if there is one, how to show results of `aero.mpc`."""
+def register_with_notebooks(pages: str) -> None:
+    """Tells the running IPython, if there is one, how to show results of `aero.mpc`.
+
+    Args:
+        pages: the module whose `to_fragment` draws them.
+    """
+
+    def fragment(found: object) -> str:
+        drawn: str = importlib.import_module(pages).to_fragment(found)
+        return drawn
+
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
         html = shell.display_formatter.formatters["text/html"]
         for module, names in _DRAWN.items():
             for name in names:
-                html.for_type_by_name(module, name, _fragment)
+                html.for_type_by_name(module, name, fragment)
 
 
-def _fragment(found: object) -> str:
-    fragment: str = importlib.import_module("aero.report.cost_pages").to_fragment(found)
-    return fragment
-
-
-def register_with_transformers() -> None:
-    """Imports `aero.models` now if `transformers` is imported, else right after it is."""
+def register_with_transformers(models: str) -> None:
+    """Imports a module now if `transformers` is imported, else right after it is."""
     if sys.modules.get("transformers") is not None:
-        _register()
+        _register(models)
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(models))
 
 
-def _register() -> None:
+def _register(models: str) -> None:
     try:
-        importlib.import_module("aero.models")
+        importlib.import_module(models)
     except ImportError as error:
         # Neither package may keep the other from being imported.
         warnings.warn(f"aero is not known to transformers: {error}", stacklevel=3)
@@ -63,6 +68,9 @@ class _Finder(MetaPathFinder):
 
     It leaves once `transformers` is imported.
     """
+
+    def __init__(self, models: str) -> None:
+        self.models = models
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -92,4 +100,4 @@ class _RegisteringLoader(Loader):
         self._loader.exec_module(module)
         with contextlib.suppress(ValueError):  # another thread was first
             sys.meta_path.remove(self._finder)
-        _register()
+        _register(self._finder.models)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.families.mixtures import REVEALED
+from aero.families.values import REVEALED
 from aero.mpc.advised import Advised, Room
 from aero.mpc.changes import APPROXIMATE, NONE, TRAINING, Change, described_changes
 from aero.mpc.cost import FieldValue

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.families.mixtures import REVEALED
+from aero.families.values import REVEALED
 from aero.mpc.changes import (
     NONE,
     Change,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.families.mixtures import REVEALED
+from aero.families.values import REVEALED
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 

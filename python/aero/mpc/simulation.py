@@ -8,7 +8,7 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.families.mixtures import REVEALED
+from aero.families.values import REVEALED
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description

@@ -20,12 +20,12 @@ from aero.report.cost_texts import (
     Network,
     base_lines,
     comparison_rows,
+    latency_text,
     layer_rows,
     part_rows,
     summary_lines,
     timed_on,
     title_lines,
-    to_text,
     unchecked,
     written,
 )
@@ -132,7 +132,7 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
         parts.insert(1, stacked_bars(dict(zip(_apart(names), timed, strict=True)), "s"))
         parts.append(
             page.paragraphs(
-                f"{name}: {to_text(time)}" for name, time in zip(names, times, strict=True)
+                f"{name}: {latency_text(time)}" for name, time in zip(names, times, strict=True)
             )
         )
     return "".join(

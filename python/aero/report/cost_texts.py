@@ -1,14 +1,12 @@
-"""Costs as text for the terminal and as CSV: `to_text` and `to_csv` of every result of `aero.mpc`.
+"""Costs of a pass as text for the terminal and as CSV: reports, comparisons, and their time.
 
 A cost report has a row per part and a row per kind of layer; with a network also seconds.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
-from collections.abc import Sequence
-from functools import singledispatch
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
@@ -27,72 +25,13 @@ Compute = str | ComputeProfile | None
 Rows = Sequence[dict[str, str]]
 
 
-@singledispatch
-def to_text(found: Any, network: Network = None, compute: Compute = None) -> str:
-    """Returns a result of `aero.mpc` as tables for the terminal.
-
-    Args:
-        found: A `CostReport`, `CostComparison`, `GenerationReport`, `SweepResult`,
-            `OptimizationTable`, `Latency` or `Schedule`.
-        network: Adds the time on it to the first three; a profile, a name, or a name with changes,
-            as of `CostReport.latency`.
-        compute: The machines behind that time; default as of `CostReport.latency`.
-
-    Raises:
-        TypeError: For anything else.
-
-    Example:
-        >>> from aero import mpc, report
-        >>> report.to_text(mpc.simulate("SM", model="tiny").latency()).partition(" on ")[0]
-        '0.34 minutes'
-    """
-    text: str = _of_plan(to_text, "to_text", found)(found, network, compute)
-    return text
-
-
-@singledispatch
-def to_csv(found: Any, network: Network = None, compute: Compute = None) -> str:
-    """Returns a result of `aero.mpc` as CSV with one header.
-
-    A line per operation of a `CostReport`, per part of a `CostComparison`, per token of a
-    `GenerationReport`, per row of a `SweepResult`, and per table, measure and size of an
-    `OptimizationTable`, whose savings are fractions.
-
-    Args:
-        found: One of these.
-        network: Adds seconds on it to the first three, as of `CostReport.latency`.
-        compute: The machines behind that time; default as of `CostReport.latency`.
-
-    Raises:
-        TypeError: For anything else.
-
-    Example:
-        >>> from aero import mpc, report
-        >>> report.to_csv(mpc.simulate("SM", model="tiny")).splitlines()[0].split(",")[:3]
-        ['name', 'layer', 'kind']
-    """
-    text: str = _of_plan(to_csv, "to_csv", found)(found, network, compute)
-    return text
-
-
-def _of_plan(function: Any, name: str, found: object) -> Any:
-    """The function for a plan; `plan_texts` registers those, and loads when the first one comes."""
-    importlib.import_module("aero.report.plan_texts")
-    known = function.dispatch(type(found))
-    if known is function.dispatch(object):
-        raise TypeError(f"{name}: found must be a result of aero.mpc, got {type(found).__name__}")
-    return known
-
-
 # --- one forward pass -----------------------------------------------------------------------------
 
 
-@to_text.register
 def _report_text(report: CostReport, network: Network = None, compute: Compute = None) -> str:
     return "\n".join(report_lines(report, timed_on(report, network, compute)))
 
 
-@to_csv.register
 def _report_csv(report: CostReport, network: Network = None, compute: Compute = None) -> str:
     timed = timed_on(report, network, compute)
     rows: list[dict[str, object]] = [
@@ -215,7 +154,7 @@ def summary_lines(report: CostReport, timed: Latency | None) -> list[str]:
         f"client sends {in_units(report.client_bytes)} GB, "
         f"server {in_units(report.server_bytes)} GB"
     )
-    return [sent] if timed is None else [sent, to_text(timed)]
+    return [sent] if timed is None else [sent, latency_text(timed)]
 
 
 def unchecked(report: CostReport, timed: Latency | None) -> tuple[str, ...]:
@@ -239,7 +178,6 @@ def _cells(report: CostReport, cost: Cost, duration: Duration | None) -> dict[st
 # --- two side by side -----------------------------------------------------------------------------
 
 
-@to_text.register
 def _comparison_text(
     compared: CostComparison, network: Network = None, compute: Compute = None
 ) -> str:
@@ -249,7 +187,8 @@ def _comparison_text(
     lines += base_lines(compared.first, "first: ") + base_lines(compared.second, "second: ")
     times = compared.times(network, compute) or ()
     lines += [
-        f"{name}: {to_text(time)}" for name, time in zip(("first", "second"), times, strict=False)
+        f"{name}: {latency_text(time)}"
+        for name, time in zip(("first", "second"), times, strict=False)
     ]
     words = word_lines(
         compared.notes(),
@@ -260,7 +199,6 @@ def _comparison_text(
     return "\n".join([*lines, "", *words])
 
 
-@to_csv.register
 def _comparison_csv(
     compared: CostComparison, network: Network = None, compute: Compute = None
 ) -> str:
@@ -292,8 +230,8 @@ def _comparison_cells(row: ComparisonRow) -> dict[str, str]:
 # --- time -----------------------------------------------------------------------------------------
 
 
-@to_text.register
-def _latency_text(found: Latency, network: None = None, compute: Any = None) -> str:
+def latency_text(found: Latency, network: None = None, compute: Any = None) -> str:
+    """One line: the minutes, where, and what takes them."""
     total = found.total
     shares = ", ".join(
         f"{name} {100 * part / max(1, total.total_ns):.0f} %"
@@ -309,7 +247,6 @@ def _latency_text(found: Latency, network: None = None, compute: Any = None) -> 
     )
 
 
-@to_text.register
 def _schedule_text(found: Schedule, network: None = None, compute: Any = None) -> str:
     bounds = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.bounds().items())
     busy = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.utilization.items())
@@ -323,3 +260,13 @@ def _schedule_text(found: Schedule, network: None = None, compute: Any = None) -
             + ", ".join(f"{kind} {seconds / 60:.2f}" for kind, seconds in without),
         ]
     )
+
+
+# Of each kind of result; `text_and_csv` chooses.
+TEXTS: dict[type, Callable[..., str]] = {
+    CostReport: _report_text,
+    CostComparison: _comparison_text,
+    Latency: latency_text,
+    Schedule: _schedule_text,
+}
+CSVS: dict[type, Callable[..., str]] = {CostReport: _report_csv, CostComparison: _comparison_csv}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aero.mpc.cost import Cost
@@ -15,15 +15,12 @@ from aero.report.cost_texts import (
     Compute,
     Network,
     timed_on,
-    to_csv,
-    to_text,
     unchecked,
     word_lines,
 )
 from aero.tables import in_units, table_csv, table_lines
 
 
-@to_text.register
 def _generation_text(
     found: GenerationReport, network: Network = None, compute: Compute = None
 ) -> str:
@@ -79,7 +76,6 @@ def _generation_time(found: GenerationReport, network: Network, compute: Compute
     ]
 
 
-@to_csv.register
 def _generation_csv(
     found: GenerationReport, network: Network = None, compute: Compute = None
 ) -> str:
@@ -96,7 +92,6 @@ def _token_row(name: str, keys: str, cost: Cost) -> dict[str, str]:
     return {"pass": name, "keys": keys, **shown}
 
 
-@to_text.register
 def _sweep_text(found: SweepResult, network: None = None, compute: Any = None) -> str:
     lines = table_lines([shown_cells(row) for row in found.flat_rows()])
     if found.skipped:
@@ -106,7 +101,6 @@ def _sweep_text(found: SweepResult, network: None = None, compute: Any = None) -
     return "\n".join([*lines, "", *words])
 
 
-@to_csv.register
 def _sweep_csv(found: SweepResult, network: None = None, compute: Any = None) -> str:
     return table_csv(found.flat_rows())
 
@@ -119,7 +113,6 @@ def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-@to_text.register
 def _optimizations_text(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
     words = word_lines(table.notes, table.unchecked, table.trust, table.lowerings)
     parts = (
@@ -131,7 +124,6 @@ def _optimizations_text(table: OptimizationTable, network: None = None, compute:
     return "\n".join(itertools.chain.from_iterable(parts))
 
 
-@to_csv.register
 def _optimizations_csv(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
     return table_csv(
         [
@@ -216,3 +208,16 @@ def _optimization_cells(row: OptimizationRow | OptimizedStack) -> list[str]:
         "-" if comm is None else f"{in_units(comm, decimals=2)}; {rounds:,}"
         for comm, rounds in zip(row.comm_bytes, row.rounds, strict=True)
     ]
+
+
+# Of each kind of result; `text_and_csv` chooses.
+TEXTS: dict[type, Callable[..., str]] = {
+    GenerationReport: _generation_text,
+    SweepResult: _sweep_text,
+    OptimizationTable: _optimizations_text,
+}
+CSVS: dict[type, Callable[..., str]] = {
+    GenerationReport: _generation_csv,
+    SweepResult: _sweep_csv,
+    OptimizationTable: _optimizations_csv,
+}
