@@ -1,10 +1,10 @@
 """Torch's own attention on the CPU, computed by the kernels of `attention_entropy`.
 
 Torch sends `scaled_dot_product_attention` on the CPU to two operators, forward and backward, where
-its flash attention takes the call. `accelerate` puts kernels of this library in their place, under
-torch's autograd, autocast and compiler. `torch.nn.attention.register_flash_attention_impl` is no
-way to do it: it only calls a function that registers such kernels, and has one place, which the
-implementations for GPUs share.
+its flash attention takes the call, and to a third for all else (`_torch_math.py`). `accelerate`
+puts kernels of this library in their place, under torch's autograd, autocast and compiler.
+`torch.nn.attention.register_flash_attention_impl` is no way to do it: it only calls a function that
+registers such kernels, and has one place, which the implementations for GPUs share.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from aero import _library as _library
-from aero.ops._boundary import statistics_dtype
 from aero.ops._gradients import PLAIN, VARIANTS
-from aero.ops.attention_entropy import attention_entropy
+from aero.ops._torch_math import DTYPES, MATH, MAX_HEAD_DIM, attention, seen_and_added
 
-MATH = "_scaled_dot_product_attention_math"
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{FORWARD}_backward"
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_MAX_HEAD_DIM = 512  # kMaxHeadDim of kernels/attention_entropy.h
 _LOG2_E = math.log2(math.e)
 
 
@@ -70,20 +65,27 @@ def accelerate() -> Acceleration:
 
     What torch gives to its flash attention comes here: [B, H, T, D] in float32, bfloat16, float16
     or float64, causal or not, `scale`, `enable_gqa=True`, masks; under autocast, `torch.compile`
-    and `torch.export`, in graphs compiled before too. Dropout comes here as well, outside compiled
-    graphs and `torch.func`, and draws other numbers than torch's. Torch's own kernel keeps what
-    this one does not take: D above 512, and `is_causal` where T is not S. Torch computes some
-    without its flash attention, so not here either: 3-D inputs, empty ones, values of another
-    width, and without dropout learned masks and those of [H, T, S]. Neither do packages of
-    AOTInductor and the fast path that `torch.nn.MultiheadAttention` takes without gradients: they
-    do not call `scaled_dot_product_attention`.
+    and `torch.export`, in graphs compiled before too. So does most of what torch computes without
+    it: values of another width than keys, masks that learn or are [H, T, S], [H, T, D], [T, D] and
+    several dimensions of batches, keys of one batch entry or head for all queries, and dropout,
+    which draws other numbers than torch's.
+
+    The rest is torch's as before: D above 512, `is_causal` where T is not S, and empty operands. So
+    is what torch computes without its flash attention in compiled and exported graphs, in
+    `torch.func` and in dispatch modes, for subclasses of tensors, where `sdpa_kernel` asks for
+    torch's operators, and, without dropout, of fewer than 131,072 scores (B H T S), or 262,144 with
+    a mask, where torch takes less time. Packages of AOTInductor and the fast path that
+    `torch.nn.MultiheadAttention` takes without gradients do not call
+    `scaled_dot_product_attention`. Programs that call torch's internal
+    `_scaled_dot_product_attention_math` for its second result, the weights, get none where it is
+    computed here.
 
     A call costs about 0.03 ms more than torch's, 0.1 ms with gradients, so short
     attention in float32 is slower: of up to about 50 tokens, or of one query and 500 keys.
 
     Gradients keep their digits at large scores: the maximum and the sum of each row lie in the
     memory behind the logsumexp that torch saves. Where hooks save a copy of it, they have its
-    rounding, which is 6e-5 of a gradient at scores of 1,000. Second derivatives are an error, as
+    rounding, which is 6e-5 of a gradient at scores of 1,000. Second derivatives are an error where
     torch's are.
 
     Returns:
@@ -114,8 +116,9 @@ def _hold(holder: Acceleration) -> None:
         _holders.add(holder)
         if not _registered:
             _registered.append(_replace({FORWARD: _forward, BACKWARD: _backward}))
-            # Torch's attention with dropout is this one, whose kernel is made of others.
-            _registered[0].impl(MATH, _with_dropout, "AutogradCPU", allow_override=True)  # type: ignore[no-untyped-call]
+            general = partial(attention, lambda: bool(_holders))
+            for keys in ("AutogradCPU", "CPU"):  # inference mode has no autograd
+                _registered[0].impl(MATH, general, keys, allow_override=True)  # type: ignore[no-untyped-call]
 
 
 def _release(holder: Acceleration) -> None:
@@ -196,47 +199,6 @@ def _backward(
     return tuple(map(_heads_last, gradients[:3]))
 
 
-def _with_dropout(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    dropout_mask: Tensor | None = None,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The attention that torch computes by its operators: ours where it drops weights."""
-    if not (
-        0 < dropout_p < 1
-        and dropout_mask is None
-        and _get_current_dispatch_mode() is None  # not traced, for graphs outlast us
-        and not torch._C._are_functorch_transforms_active()
-        and query.dim() == key.dim() == value.dim() == 4
-        and query.shape[0] == key.shape[0]
-        and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
-        and min(query.numel(), key.numel()) > 0
-        and (attn_mask is None or attn_mask.dim() in (2, 4))
-        and _is_ours(query, key, value, 0.0, is_causal, scale)
-    ):
-        return getattr(torch.ops.aten, MATH).default.decompose(  # type: ignore[no-any-return]
-            query, key, value, attn_mask, dropout_p, is_causal, dropout_mask, scale=scale,
-            enable_gqa=enable_gqa,
-        )  # fmt: skip
-    bias = None
-    if attn_mask is not None and attn_mask.requires_grad:
-        attn_mask, bias = None, attn_mask
-    visible, variants = _visibility(attn_mask, query)
-    named = dict(zip(VARIANTS, variants, strict=True))
-    out, _, _ = attention_entropy(
-        query, key, value, mask=visible, is_causal=is_causal, scale=scale, dropout_p=dropout_p,
-        bias=named["bias"] if bias is None else bias,
-    )  # fmt: skip
-    return out, out.new_empty(0)
-
-
 def _is_ours(
     query: Tensor,
     key: Tensor,
@@ -249,8 +211,8 @@ def _is_ours(
     return (
         bool(_holders)
         and dropout_p == 0
-        and query.dtype in _DTYPES
-        and query.shape[-1] <= _MAX_HEAD_DIM
+        and query.dtype in DTYPES
+        and query.shape[-1] <= MAX_HEAD_DIM
         # With other numbers of keys torch's causal rule counts from the first key, ours from the
         # last.
         and (not is_causal or query.shape[2] == key.shape[2])
@@ -261,19 +223,10 @@ def _is_ours(
 
 
 def _visibility(mask: Tensor | None, query: Tensor) -> tuple[Tensor | None, tuple[Any, ...]]:
-    """The mask of the operator, and its variants.
-
-    A mask of 0 and -inf, as torch makes it of a boolean one, is that again; any other is a bias.
-    """
-    if mask is None or mask.dtype == torch.bool:
-        return mask, PLAIN
-    for dim, stride in enumerate(mask.stride()):
-        if stride == 0:  # expanded
-            mask = mask.narrow(dim, 0, min(1, mask.shape[dim]))
-    visible = mask == 0
-    if torch.equal(visible, mask != -math.inf):
+    """The mask of the operator, and its variants."""
+    visible, bias = seen_and_added(mask, query.dtype)
+    if bias is None:
         return visible, PLAIN
-    bias = mask if mask.dtype == query.dtype else mask.to(statistics_dtype(query.dtype))
     return None, tuple(
         bias if name == "bias" else x for name, x in zip(VARIANTS, PLAIN, strict=True)
     )

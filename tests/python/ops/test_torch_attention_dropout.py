@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from aero.ops.torch_attention import accelerate
 
+from .torch_calls import ran
+
 P = 0.25
 
 
@@ -18,6 +21,13 @@ def operands(batch: int = 4, groups: int = 4, length: int = 24, width: int = 24)
     generator = torch.Generator().manual_seed(0)
     shapes = ((batch, n, length, width) for n in (4, groups, groups))
     return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+LAYOUTS: dict[str, Callable[..., list[Tensor]]] = {
+    "heads alone": lambda q, k, v: [q[0], k[0], v[0]],
+    "other values": lambda q, k, v: [q, k, v[..., :5]],
+    "one sequence of keys": lambda q, k, v: [q, k[:1], v[:1]],
+}
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, seed: int = 0, **settings: object) -> Tensor:
@@ -57,6 +67,16 @@ def test_outputs_and_gradients_are_those_of_the_weights_that_stayed(name: str) -
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_shapes_run_on_the_kernels_too(layout: str) -> None:
+    inputs = LAYOUTS[layout](*operands())
+    with accelerate():
+        found: list[Tensor] = []
+        seen = ran(lambda: found.append(attend(*inputs)))
+    theirs = attend(*inputs)
+    assert seen == {"aero::attention_entropy"} and found[0].shape == theirs.shape
+
+
 def test_a_learned_mask_gets_its_gradient() -> None:
     q, k, v = operands()
     mask = torch.zeros(24, 24, requires_grad=True)
@@ -77,8 +97,7 @@ def test_the_seed_decides_and_torchs_own_is_back_afterwards() -> None:
 def test_what_is_not_taken_is_torchs() -> None:
     q, k, v = operands()
     calls = {
-        "3-D": lambda: attend(q[0], k[0], v[0]),
-        "other values": lambda: attend(q, k, v[..., :5]),
+        "causal with fewer queries": lambda: attend(q[:, :, :9], k, v, is_causal=True),
         "compiled": lambda: torch.compile(attend, backend="aot_eager")(q, k, v),
         "mapped": lambda: torch.vmap(
             lambda a: attend(a[None], k[:1], v[:1]), randomness="same"
