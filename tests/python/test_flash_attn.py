@@ -210,6 +210,27 @@ def test_packed_sequences_are_one_call_with_the_dropout_of_separate_calls(
     torch.testing.assert_close(out, torch.cat(alone))
 
 
+def test_packed_sequences_compile_to_one_graph_for_any_lengths() -> None:
+    def attend(x: Tensor, starts: Tensor, slopes: Tensor | None) -> Tensor:
+        return flash_attn.flash_attn_varlen_func(
+            x, x, x, starts, starts, 9, 9, causal=True, window_size=(3, 0), alibi_slopes=slopes
+        )
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    x = randn(9, 4, 8).requires_grad_()
+    for starts in ([0, 4, 9], [0, 2, 9]):
+        for slopes in (None, torch.tensor([0.1, 0.5, 1.0, 2.0])):
+            given = torch.tensor(starts), slopes
+            out, wanted = compiled(x, *given), attend(x, *given)
+            torch.testing.assert_close(out, wanted)
+            found, exact = (torch.autograd.grad(y.square().sum(), x) for y in (out, wanted))
+            torch.testing.assert_close(found, exact)
+    for starts in ([0, 5], [1, 9], [0, 7, 5, 9]):
+        with pytest.raises((ValueError, RuntimeError), match="cu_seqlens_q must be ascending"):
+            compiled(x, torch.tensor(starts), None)
+
+
 @pytest.mark.parametrize("window", [ALL, (3, 0)], ids=str)
 @pytest.mark.parametrize("held", [6, [6, 6], [2, 7]], ids=str)
 def test_a_cache_is_filled_in_place_and_attended_to(held: object, window: tuple[int, int]) -> None:
