@@ -1,4 +1,4 @@
-"""Packed sequences, whose positions start again: what keeps them from seeing each other.
+"""Packed sequences, whose positions start again, and windows, without a mask of T x T.
 
 Letters: B batch, T queries, S keys.
 """
@@ -28,23 +28,28 @@ def packed_mask(
     mask_function: Callable[..., Any],
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
-    **_: Any,
+    **sizes: Any,
 ) -> PackedMask | None:
-    """The mask that `transformers` asks for, where it is one of packed sequences and no more.
+    """The mask that `transformers` asks for, where it is of packed sequences or windows alone.
 
     It is then made of `causal_mask_function` and of functions whose names are looked for here;
-    others, padding and compiled graphs, which cannot look at values, have a mask of values.
+    others, padding and compiled graphs, which cannot look at values, have a mask of values. So has
+    plain causal attention, which needs none.
     """
-    if attention_mask is not None or use_vmap or torch.compiler.is_compiling():
+    is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    if use_vmap or is_traced:
         return None
     parts = dict(_parts(mask_function))
     packed = parts.pop("packed_sequence_mask_function", None)
     remapped = parts.pop("remap_positions_for_packed_sequence", None)
-    if packed is None or remapped is None or parts:
+    if packed is None and remapped is None:
+        window = _window_of(parts)
+        return None if window is None else _mask_of_rows(window, attention_mask, **sizes)
+    if packed is None or remapped is None or parts or attention_mask is not None:
         return None
     inner = dict(_parts(remapped["mask_function"]))
-    window = inner.pop("sliding_window_overlay", {}).get("sliding_window")
-    if inner.keys() != {causal_mask_function.__name__}:
+    window = _window_of(inner)
+    if window is None and inner.keys() != {causal_mask_function.__name__}:
         return None
     sequences = packed["packed_sequence_mask"]
     if not sequences.is_cpu:  # looking at values makes the host wait there
@@ -54,6 +59,42 @@ def packed_mask(
     begins[:, 1:] = sequences.diff() != 0
     starts = begins.flatten().nonzero().flatten()
     return _mask_of([*starts.tolist(), batch * length], batch, length, window)
+
+
+def _window_of(parts: dict[str, dict[str, Any]]) -> int | None:
+    """The window of a mask that is made of it and of causality alone."""
+    if parts.keys() != {"sliding_window_overlay", causal_mask_function.__name__}:
+        return None
+    window: int | None = parts["sliding_window_overlay"].get("sliding_window")
+    return window
+
+
+def _mask_of_rows(
+    window: int,
+    attention_mask: Tensor | None,
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    device: Any = "cpu",
+    **_: Any,
+) -> PackedMask | None:
+    """The mask of rows that are a sequence each; None where others say it, or hide more."""
+    is_whole = q_length == kv_length >= window
+    if not is_whole or not isinstance(q_offset, int) or (q_offset, kv_offset) != (0, 0):
+        return None
+    if torch.device(device).type != "cpu":  # looking at values makes the host wait there
+        return None
+    if attention_mask is not None and not (
+        type(attention_mask) is Tensor
+        and attention_mask.shape == (batch_size, q_length)
+        and bool(attention_mask.all())
+    ):
+        return None
+    starts = list(range(0, batch_size * q_length + 1, q_length))
+    return _mask_of(starts, batch_size, q_length, window)
 
 
 def _mask_of(starts: list[int], batch: int, length: int, window: int | None) -> PackedMask:
@@ -126,7 +167,7 @@ def packed_by_starts(
         )
     begun = sorted(set(given[:-1]) - {total})
     own = _mask_of([*begun, total], batch, length, window)
-    if isinstance(mask, PackedMask):
+    if isinstance(mask, PackedMask) and mask.is_packed:
         if not torch.equal(mask.starts, own.starts):
             raise ValueError(
                 f"{where}: cu_seq_lens_q must begin sequences where position_ids do, got {given}"
@@ -157,8 +198,10 @@ def refuse_crossing(
     """
     if position_ids is None or position_ids.shape[-1] != num_keys or not is_packed(position_ids):
         return
-    if isinstance(mask, PackedMask):  # made of these positions
-        return
+    if isinstance(mask, PackedMask):
+        if mask.is_packed:  # made of these positions
+            return
+        mask = None
     if mask is not None:
         sequence = (position_ids == 0).cumsum(dim=-1)
         is_other = sequence.unsqueeze(-1) != sequence.unsqueeze(-2)
@@ -182,7 +225,8 @@ def refuse_packed_layer(
 ) -> None:
     """Refuses packed sequences that see each other; looks once per call, as GPUs wait for it."""
     global _passed
-    if position_ids is None or isinstance(mask, PackedMask) or torch.compiler.is_compiling():
+    is_packed_already = isinstance(mask, PackedMask) and mask.is_packed
+    if position_ids is None or is_packed_already or torch.compiler.is_compiling():
         return
     call = [position_ids] if mask is None else [position_ids, mask]
     version = 0 if position_ids.is_inference() else position_ids._version

@@ -1,4 +1,4 @@
-"""The mask of sequences packed one after the other, without its T x T values.
+"""The mask of windows and of sequences packed one after the other, without its T x T values.
 
 Letters: B batch, H heads, G key heads, T queries and as many keys, D head width, N sequences.
 """
@@ -37,6 +37,11 @@ class PackedMask(Tensor):
 
     def __init__(self, starts: Tensor, batch: int, length: int, window: int | None) -> None:
         self.starts, self.window = starts, window
+
+    @property
+    def is_packed(self) -> bool:
+        """True if a row has several sequences."""
+        return len(self.starts) > self.shape[0] + 1
 
     def values(self) -> Tensor:
         """The mask as any other."""
@@ -88,15 +93,16 @@ def attend(
         options.update(mask=mask, temperature=temperature, bias=bias)
         out, entropy, logsumexp = ops.attention_entropy(query, key, value, **options)
         return out, entropy, logsumexp
+    window = None if mask.window is None else (mask.window, 0)
+    options.update(is_causal=True, window=window)
+    if not mask.is_packed:
+        options.update(temperature=temperature)
+        out, entropy, logsumexp = ops.attention_entropy(query, key, value, **options)
+        return out, entropy, logsumexp
     batch, heads, length, _ = query.shape
     if temperature is not None and temperature.dim() > 1:
         temperature = temperature.expand(batch, heads, length).transpose(0, 1).reshape(1, heads, -1)
-    options.update(
-        temperature=temperature,
-        is_causal=True,
-        window=None if mask.window is None else (mask.window, 0),
-        cu_seqlens=mask.starts,
-    )
+    options.update(temperature=temperature, cu_seqlens=mask.starts)
     rows = (x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2) for x in (query, key, value))
     out, entropy, logsumexp = ops.attention_entropy(*rows, **options)
     out = out.transpose(1, 2).view(batch, length, heads, -1).transpose(1, 2)
