@@ -32,8 +32,8 @@ class Lowering {
     if (stack.absorb_ffn == AbsorbFfn::kYes && !can)
       throw std::invalid_argument(
           "simulate: absorb_ffn must be False unless every FFN is one fused linear layer (FuFFN, "
-          "ScFuFFN), no norm but FN is left, and there is no convolution (C, D, S) and no shaped "
-          "attention; use \"where_legal\" to absorb only then");
+          "ScFuFFN), no norm but FN is left, and there is no convolution and no shaped attention; "
+          "use \"where_legal\" to absorb only then");
     absorbed_ = stack.absorb_ffn != AbsorbFfn::kNo && can;
   }
 

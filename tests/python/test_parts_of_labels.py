@@ -27,6 +27,7 @@ PATTERNS = {
 # Files with these words that no label's convolution is in.
 UNFOLD, OF_OTHERS = "the operation `unfold`", "convolutions of pictures and sounds"
 OTHERS = {
+    "csrc/mpc/lowering.cpp": UNFOLD,  # in words
     "csrc/network/network.h": UNFOLD,
     "python/aero/families/encoder_decoders.py": OF_OTHERS,
     "python/aero/network/checks.py": UNFOLD,
