@@ -241,9 +241,9 @@ def ask(
                 "give a folder from `aero private publish`"
             )
         description = read_description(network)
-        check_runnable(description)
         known = find_tokenizer(None, network)
         numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
+        check_runnable(description)
         check_tokens(numbers, tokens, description)
         chosen = chosen_settings(set_, protocol)
         known_party, third = network / SERVER_CERTIFICATE, network / HELPER_CERTIFICATE
