@@ -17,16 +17,17 @@ from aero.families.values import Values
 from aero.families.writer import Operation
 
 
-def described(config: Mapping[str, Any]) -> Described:
+def described(config: Mapping[str, Any], **changes: Any) -> Described:
     """The network that a configuration makes: a language model, or a classifier by its name.
 
     Args:
         config: the content of a `config.json`.
+        **changes: entries in place of its own, or of those of the half that reads text.
 
     Raises:
         ValueError: a family or a setting without description, by name.
     """
-    config = text_half(config)
+    config = {**text_half(config), **changes}
     values = Values(config)
     if values.family not in FAMILIES:
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.families.values import REVEALED
+from aero.families.values import EXPORTED, REVEALED
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
@@ -162,8 +162,6 @@ def given_network(
 
 def is_exported(given: Any) -> bool:
     """True of a model that `aero export` writes: of such a family, without scaled rotations."""
-    from aero.families.values import EXPORTED
-
     if is_folder(given):
         given = _read(_place(given) or Path(given))
     config = getattr(given, "config", given)
@@ -211,15 +209,19 @@ def _of_configuration(
     config: Mapping[str, Any], revealed: Any, context_length: int | None, vocab_size: int | None,
     *notes: str,
 ) -> PricedNetwork:  # fmt: skip
-    from aero.families.pictures import text_half
-
-    config = _routed(text_half(config), revealed)
-    changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
+    given = {"vocab_size": vocab_size, REVEALED: revealed}
+    changes = {name: value for name, value in given.items() if value is not None}
     if config["model_type"] == "aero":
-        return _of_aero(changed, context_length)
-    from aero.families.configurations import described  # no label needs the families
+        network = _of_aero({**config, **changes}, context_length)
+    else:
+        from aero.families.configurations import described  # no label needs the families
 
-    return _of_described(described(changed), context_length, *notes)
+        network = _of_described(described(config, **changes), context_length, *notes)
+    if revealed is not None and all(one["op"] != "route" for one in _flat(network.core.operations)):
+        raise ValueError(
+            f"simulate: {REVEALED} is for mixtures of experts; {config['model_type']} is none"
+        )
+    return network
 
 
 def _of_program(program: Any, context_length: int | None, vocab_size: int | None) -> PricedNetwork:
@@ -243,17 +245,6 @@ def _of_described(found: Described, context_length: int | None, *notes: str) -> 
         found.family, found.operations, found.positions, length, *found.unpriced, *notes,
         fixed=found.fixed,
     )  # fmt: skip
-
-
-def _routed(config: Mapping[str, Any], revealed: Any) -> Mapping[str, Any]:
-    """Adds the user's word on the choice of experts, if there are some to choose."""
-    if revealed is None:
-        return config
-    if all(config.get(name) is None for name in ("num_local_experts", "n_routed_experts")):
-        raise ValueError(
-            f"simulate: {REVEALED} is for mixtures of experts; {config['model_type']} is none"
-        )
-    return {**config, REVEALED: revealed}
 
 
 def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNetwork:

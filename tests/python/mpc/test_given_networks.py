@@ -22,6 +22,7 @@ from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    Qwen3MoeConfig,
 )
 from typer.testing import CliRunner
 
@@ -198,7 +199,17 @@ def test_networks_without_a_price_are_named(tmp_path: Path) -> None:
         (tmp_path / "gated", {}, ("gated_parts",)),
         (AeroForCausalLM(gated), {}, ("gated_parts",)),
         ("SM", {"revealed_routing": True}, ("revealed_routing", "mixtures of experts")),
-        ({"model_type": "gpt2"}, {"revealed_routing": True}, ("revealed_routing", "mixtures")),
+        (
+            GPT2Config(),
+            {"revealed_routing": True},
+            ("revealed_routing", "mixtures", "gpt2 is none"),
+        ),
+        (gated, {"revealed_routing": True}, ("gated_parts",)),
+        (
+            AeroConfig.from_label("SM", model="tiny"),
+            {"revealed_routing": True},
+            ("revealed_routing", "mixtures"),
+        ),
     ]
     description = describe_model(LlamaConfig(**GROUPED)).description
     for changed in ({"version": 1}, {"format": "other"}, {"operations": 3}):
@@ -387,6 +398,20 @@ def test_revealed_routing_prices_the_experts_that_a_token_takes() -> None:
     assert any("revealed_routing=true" in note for note in secret.notes)
     assert any("both parties see" in note for note in seen.notes)
     assert seen.by_layer[0] == secret.by_layer[0]
+
+
+@pytest.mark.parametrize("entry", ["num_experts", "num_local_experts"])
+def test_routing_is_revealed_whatever_a_family_calls_its_experts(entry: str) -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=64, hidden_size=16, moe_intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, num_experts_per_tok=2,
+    ).to_dict()  # fmt: skip
+    config = {name: value for name, value in config.items() if not name.endswith("_experts")}
+    secret, seen = (
+        mpc.simulate({**config, entry: 8}, context_length=16, **fields)
+        for fields in ({}, {"revealed_routing": True})
+    )
+    assert seen.comm_bytes < secret.comm_bytes
 
 
 def test_a_cap_of_the_logits_is_a_tanh_of_each_and_leaves_the_argmax() -> None:
