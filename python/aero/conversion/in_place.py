@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import GPTNeoXForCausalLM, PreTrainedModel
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.dropout import BlockDropout, tree_and_blocks
 from aero.conversion.parts import refuse_parts
 from aero.models import AeroForCausalLM, without_entropy_penalty
 from aero.models.converted_in_place import read_converted, read_penalty, take_own_weights
@@ -21,11 +22,6 @@ from aero.models.penalized_models import with_entropy_penalty
 from aero.models.recorded_outputs import RecordedOutput, set_state
 from aero.nn import Block, CausalSelfAttention, DropInBlock
 from aero.nn.drop_in import Host, mark_activation
-
-# Where the hosts drop what a block adds to the stream.
-_RESIDUAL_DROPOUTS = (
-    "attn.resid_dropout", "mlp.dropout", "post_attention_dropout", "post_mlp_dropout",
-)  # fmt: skip
 
 
 def check_in_place(
@@ -45,6 +41,12 @@ def check_in_place(
             raise ValueError(
                 f"convert: in place the embeddings stay the model's; leave out {name}, or "
                 "convert without inplace"
+            )
+    for name in ("residual_dropout", "attention_dropout", "embedding_dropout"):
+        if options.get(name) is not None:
+            raise ValueError(
+                f"convert: in place dropout stays the model's; leave out {name}, or convert "
+                "without inplace"
             )
     if has_penalty and options.get("entropy_thresholds") == "shared":
         raise ValueError(
@@ -80,11 +82,9 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
         return model
     host: Any = model
     is_neox = isinstance(model, GPTNeoXForCausalLM)
-    tree, name = (host.gpt_neox, "layers") if is_neox else (host.transformer, "h")
-    rates = [
-        (_residual_dropout(model, block), _attention_dropout(block))
-        for block in getattr(tree, name)
-    ]
+    tree, name = tree_and_blocks(host)
+    dropouts = [BlockDropout.of(block) for block in getattr(tree, name)]
+    rates = [(_residual_dropout(model, each), each.attention) for each in dropouts]
     if hasattr(model, "entropy_penalty"):
         without_entropy_penalty(model)
     kind: Host = (
@@ -126,50 +126,25 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     return model
 
 
-def _residual_dropout(model: nn.Module, block: Any) -> float:
+def _residual_dropout(model: nn.Module, dropout: BlockDropout) -> float:
     """The share that a block of the host drops of what it adds to the stream.
 
     Raises:
         ValueError: it drops elsewhere, or several shares.
     """
-    if isinstance(block, DropInBlock):
-        return block.dropout
-    shares = {
-        name: module.p for name, module in block.named_modules() if isinstance(module, nn.Dropout)
-    }
-    for name in ("attn.resid_dropout", "mlp.dropout"):  # a number where a function drops
-        part, _, attribute = name.partition(".")
-        number = getattr(getattr(block, part, None), attribute, None)
-        if isinstance(number, float):
-            shares[name] = number
-    shares.pop("attn.attn_dropout", None)  # of the weights
-    kept = {shares.pop(name) for name in _RESIDUAL_DROPOUTS if name in shares}
-    for name, share in shares.items():
-        if share > 0:
-            raise unsupported(
-                model,
-                f"has dropout {share} in {name} of its blocks, where a converted one has none",
-                "set it to 0, or convert without inplace, which leaves dropout out",
-            )
-    if len(kept) > 1:
+    for name, share in dropout.elsewhere.items():
         raise unsupported(
             model,
-            f"has several dropouts in a block, {', '.join(map(str, sorted(kept)))}",
+            f"has dropout {share} in {name} of its blocks, where a converted one has none",
+            "set it to 0, or convert without inplace, which leaves dropout out there",
+        )
+    if len(dropout.residual) > 1:
+        raise unsupported(
+            model,
+            f"has several dropouts in a block, {', '.join(map(str, sorted(dropout.residual)))}",
             "give resid_dropout of its attention and dropout of its mlp the same share",
         )
-    return kept.pop() if kept else 0.0
-
-
-def _attention_dropout(block: Any) -> float:
-    """The share of the attention weights that a block of the host drops."""
-    if isinstance(block, DropInBlock):
-        return getattr(block.attn, "attention_dropout", 0.0)
-    attention = getattr(block, "attn", getattr(block, "attention", None))
-    for name in ("attn_dropout", "attention_dropout", "dropout"):
-        share = getattr(attention, name, None)
-        if share is not None:
-            return float(getattr(share, "p", share))
-    return 0.0
+    return max(dropout.residual, default=0.0)
 
 
 def _dropped_in(block: Block, host: Host, dropout: float, attention_dropout: float) -> DropInBlock:

@@ -15,6 +15,7 @@ from aero.conversion.attention_parts import (
     threshold_step,
     untying_step,
 )
+from aero.conversion.dropout import carried_dropout
 from aero.conversion.feed_forwards import (
     activation_step,
     fusing_step,
@@ -37,7 +38,8 @@ _TRAINING_FIELDS = (
     "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
     "entropy_strengths", "entropy_thresholds", "threshold_init", "temperature_init",
     "temperature_parametrization", "trainable_scales", "leaky_slope_init", "norm_statistics",
-    "initializer_range", "position_start", "embedding_dropout",
+    "initializer_range", "position_start", "embedding_dropout", "residual_dropout",
+    "attention_dropout",
 )  # fmt: skip
 _CHANGEABLE = ("context_length", "tied_embeddings", "final_norm")
 _LINEAR = ("linear", "weight_norm", "spectral_norm")
@@ -94,7 +96,7 @@ def convert(
             (`entropy_weight`, `temperature_init`, ...).
 
     Returns:
-        A new `AeroForCausalLM`, without dropout, of which a warning tells where `model` has some;
+        A new `AeroForCausalLM` with the dropout of `model`, and a warning where it cannot have it;
         `model` itself with ``inplace=True``; a `ConversionPlan` with ``dry_run=True``.
 
     Raises:
@@ -115,6 +117,8 @@ def convert(
     if dry_run:
         is_ours = isinstance(model, AeroForCausalLM)
         config = carry_over(model).config if is_ours else read_network(model)[0]
+        for name, share in ({} if is_ours else carried_dropout(model)[0]).items():
+            setattr(config, name, share)
         steps = plan_steps(config, label, **options)
         return ConversionPlan(type(model).__name__, config, tuple(steps))
     network = carry_over(model) if inplace else as_new_network(model)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.dropout import carried_dropout
 from aero.conversion.weights import Weights, put_together, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
@@ -50,30 +51,24 @@ class Step:
 
 
 def as_new_network(model: nn.Module) -> AeroForCausalLM:
-    """`carry_over` for a network to be trained: warns of dropout, which the new one has not."""
+    """`carry_over` for a network to be trained, with the model's dropout in its configuration.
+
+    It warns of dropout that the new network cannot have.
+    """
     network = carry_over(model)
-    dropped = {} if isinstance(model, AeroForCausalLM) else _dropout_of(model)
-    if dropped:
-        (place, share), *others = dropped.items()
+    fields, lost = ({}, {}) if isinstance(model, AeroForCausalLM) else carried_dropout(model)
+    for name, share in fields.items():
+        setattr(network.config, name, share)
+    if lost:
+        (place, share), *others = lost.items()
         more = f" and {len(others)} more places" if others else ""
         warnings.warn(
-            f"aero.conversion: expected a model without dropout, got {share:g} in {place}{more}; "
-            "the new network drops nothing: convert(..., inplace=True) keeps dropout",
+            "aero.conversion: expected a model whose blocks drop the same share of what they add "
+            f"to the stream, and of their attention weights, got {share:g} in {place}{more}; the "
+            "new network drops nothing there",
             stacklevel=3,
         )
     return network
-
-
-def _dropout_of(model: nn.Module) -> dict[str, float]:
-    """The shares that a model drops in training, where they are not 0, by module."""
-    shares: dict[str, float] = {}
-    for name, module in model.named_modules():
-        numbers = [getattr(module, each, None) for each in ("dropout", "attention_dropout")]
-        found = [module.p] if isinstance(module, nn.Dropout) else numbers
-        share = max((each for each in found if isinstance(each, float)), default=0.0)
-        if share > 0:
-            shares[name] = share
-    return shares
 
 
 @torch.no_grad()

@@ -38,12 +38,13 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
     """One layer of the network."""
     spec = config.spec
     attention = _build_attention(config, layer_index)
+    attention.attention_dropout = float(config.attention_dropout)
     is_pruned = layer_index in config.layers_without_ffn
     feed_forward = None if is_pruned else _build_feed_forward(config)
     _normalize_weights(config, attention, feed_forward)
     has_second_norm = feed_forward is not None and not spec.shaped_attention
     has_parts = any(getattr(spec, name) != "none" for name in BLOCK_PARTS)
-    return Block(
+    block = Block(
         attention,
         feed_forward,
         build_norm(config, spec.norm),
@@ -57,6 +58,8 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
         ),
         parts=build_parts(spec, layer_index, has_ffn=not is_pruned) if has_parts else None,
     )
+    block.dropout = float(config.residual_dropout)
+    return block
 
 
 def build_norm(config: AeroConfig, kind: str) -> nn.LayerNorm | FoldableNorm | DynamicNorm | None:

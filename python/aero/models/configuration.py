@@ -26,16 +26,8 @@ _ARCHITECTURE_KEYS = {
 # Keys that `transformers` itself writes to or passes for every configuration, besides private ones
 # with a leading underscore.
 _FOREIGN_KEYS = frozenset(
-    {
-        "attn_implementation",
-        "auto_map",
-        "experts_implementation",
-        "model_type",
-        "name_or_path",
-        "num_labels",
-        "output_attentions",
-        "torch_dtype",
-    }
+    {"attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path"}
+    | {"num_labels", "output_attentions", "torch_dtype"}
 )
 
 _CHOICES = {
@@ -64,6 +56,8 @@ _NUMBERS = {  # smallest value and how an error names the range
     "embedding_scale": (_ANY, "a number"),
     "initializer_range": (0, "a number from 0"),
     "embedding_dropout": (0, "a number from 0"),
+    "residual_dropout": (0, "a number from 0 to below 1"),
+    "attention_dropout": (0, "a number from 0 to below 1"),
 }
 
 
@@ -117,6 +111,9 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         position_start: size of learned positions at the start: ``"weights"``, initializer_range, or
             ``"embeddings"``, that times `embedding_scale`, as large as the scaled token embeddings.
         embedding_dropout: share of the embedded stream that training drops.
+        residual_dropout: share that training drops of what attention and FFN add to the stream.
+        attention_dropout: share of the attention weights that training drops; entropies are those
+            without it.
         initializer_range: standard deviation of initial weights. Residual projections (`c_proj` of
             attention and FFN, and the fused FFN) start at initializer_range / sqrt(2 L), in both
             model families.
@@ -180,6 +177,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     embedding_scale: float | int = 1.0
     position_start: str = "weights"
     embedding_dropout: float | int = 0.0
+    residual_dropout: float | int = 0.0
+    attention_dropout: float | int = 0.0
     initializer_range: float = 0.02
     use_cache: bool = True
     bos_token_id: int | None = None
@@ -219,7 +218,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         for key, (smallest, expected) in _NUMBERS.items():
             value = getattr(self, key)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not value >= smallest:
+            has_end = expected.endswith("below 1")
+            if not is_number or not value >= smallest or (has_end and value >= 1):
                 refuse(key, expected)
         if self.temperature_init == 0:
             refuse("temperature_init", _NUMBERS["temperature_init"][1])

@@ -238,6 +238,7 @@ class ShapedSelfAttention(Scales):
         alpha: [H], starts at 1.
         beta: [H], starts at 1.
         gamma: [H], starts at 1.
+        attention_dropout: the share of the softmax's weights that training drops, 0 at first.
 
     Example:
         >>> from aero.nn import SequenceContext, ShapedSelfAttention
@@ -278,6 +279,7 @@ class ShapedSelfAttention(Scales):
         self.gamma = nn.Parameter(torch.ones(num_heads))
         self.temperature = temperature
         self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
+        self.attention_dropout = 0.0
 
     def forward(self, inputs: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the output, [B, T, C], and the softmax's row entropies, [B, H, T]."""
@@ -298,10 +300,9 @@ class ShapedSelfAttention(Scales):
             context,
             temperature=_temperatures(self.temperature, context, num_queries),
             scale=1 / math.sqrt(self.head_dim),
+            dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        alpha, beta, gamma = (
-            factor.view(-1, 1, 1) for factor in (self.alpha, self.beta, self.gamma)
-        )
+        alpha, beta, gamma = (x.view(-1, 1, 1) for x in (self.alpha, self.beta, self.gamma))
         uniform = uniform_attention(value, num_queries, context.mask)
         output = alpha * own_value + beta * attended - gamma * uniform
         return output.transpose(1, 2).flatten(2), entropy

@@ -134,8 +134,7 @@ class Block(Scales):
         has_gain = residual == "skipless" and mlp is not None
         self.gain = nn.Parameter(torch.full((1,), INITIAL_GAIN)) if has_gain else None
 
-    # The share that training drops of what attention and feed-forward add to the stream; only
-    # `DropInBlock` sets it.
+    # The share that training drops of what attention and feed-forward add to the stream.
     dropout = 0.0
 
     def parts(self) -> dict[str, BlockPart]:

@@ -227,20 +227,74 @@ def test_a_network_in_the_middle_of_an_annealing_is_refused(step):
         steps[step]()
 
 
-DROPPING = {
-    "gpt2": lambda: gpt2(resid_pdrop=0.25),
-    "gpt2, attention weights": lambda: gpt2(attn_pdrop=0.25),
-    "pythia, attention weights": lambda: pythia(attention_dropout=0.25),
-    "converted in place": lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", inplace=True),
-}
+def _with_other_dropout(model):
+    model.transformer.h[1].attn.resid_dropout.p = 0.25
+    return model
 
 
-@pytest.mark.parametrize("make", DROPPING.values(), ids=DROPPING)
+def _with_foreign_dropout(model):
+    model.transformer.h[1].mlp.hidden_dropout = torch.nn.Dropout(0.25)
+    return model
+
+
+KEPT = {
+    "gpt2": (lambda: gpt2(resid_pdrop=0.25, attn_pdrop=0.125, embd_pdrop=0.5), (0.25, 0.125, 0.5)),
+    "pythia": (
+        lambda: pythia(hidden_dropout=0.25, attention_dropout=0.125), (0.25, 0.125, 0.25),
+    ),
+    "nanogpt": (nano_gpt, (0.1, 0.0, 0.0)),
+    "converted in place": (
+        lambda: aero.convert(gpt2(resid_pdrop=0.25, attn_pdrop=0.125), "SM+LN+R", inplace=True),
+        (0.25, 0.125, 0.0),
+    ),
+    "ours": (
+        lambda: aero_network(
+            "SM+LN+G", residual_dropout=0.25, attention_dropout=0.125, embedding_dropout=0.5
+        ),
+        (0.25, 0.125, 0.5),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", KEPT)
+@pytest.mark.parametrize("step", [lambda m: aero.convert(m, "SM+LN+ScFFN"), fold_layernorm])
+def test_a_new_network_has_the_dropout_of_the_model_and_nothing_is_said(make, step):
+    make, (residual, attention, embedding) = KEPT[make]
+    model = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = step(model)
+    blocks = network.transformer.blocks()
+    assert {block.dropout for block in blocks} == {residual}
+    assert {block.attn.attention_dropout for block in blocks} == {attention}
+    assert network.transformer.drop.p == network.config.embedding_dropout == embedding
+    planned = aero.convert(model, "SM+LN+ScFFN", dry_run=True).after
+    for config in (network.config, planned):
+        assert (config.residual_dropout, config.attention_dropout) == (residual, attention)
+    ids = tokens(length=8)
+    one, other = (network.train()(ids).logits for _ in range(2))
+    assert not torch.equal(one, other)
+    one, other = (network.eval()(ids).logits for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_dropout_that_is_asked_for_takes_the_place_of_the_models():
+    network = aero.convert(
+        gpt2(resid_pdrop=0.25, attn_pdrop=0.25), "SM+LN+R", residual_dropout=0.0,
+        attention_dropout=0.5,
+    )  # fmt: skip
+    assert (network.config.residual_dropout, network.config.attention_dropout) == (0.0, 0.5)
+    with pytest.raises(ValueError, match="in place dropout stays the model's"):
+        aero.convert(gpt2(), "SM+LN+R", inplace=True, attention_dropout=0.5)
+
+
+@pytest.mark.parametrize("change", [_with_other_dropout, _with_foreign_dropout])
 @pytest.mark.parametrize("step", [lambda m: aero.convert(m, "SM+LN+R"), fold_layernorm])
-def test_a_new_network_without_the_dropout_of_the_model_says_so(make, step):
-    with pytest.warns(UserWarning, match="dropout") as said:
-        step(make())
+def test_dropout_that_the_new_network_cannot_have_is_said(change, step):
+    with pytest.warns(UserWarning, match="drops nothing there") as said:
+        network = step(change(gpt2()))
     assert "0.25" in str(said[0].message) and said[0].filename == __file__
+    assert {block.dropout for block in network.transformer.blocks()} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -249,9 +303,8 @@ def test_a_new_network_without_the_dropout_of_the_model_says_so(make, step):
         lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", inplace=True),
         lambda: aero.convert(gpt2(resid_pdrop=0.25), "SM+LN+R", dry_run=True),
         lambda: aero.convert(gpt2(), "SM+LN+R"),
-        lambda: aero.convert(aero_network("SM+LN+G", embedding_dropout=0.25), "SM+LN+R"),
     ],
-    ids=["kept", "planned", "none", "ours"],
+    ids=["kept", "planned", "none"],
 )
 def test_where_no_dropout_is_lost_nothing_is_said(step):
     with warnings.catch_warnings():

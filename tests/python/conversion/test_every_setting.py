@@ -175,6 +175,8 @@ TRAINING = {
     "initializer_range": 0.5,
     "position_start": "embeddings",
     "embedding_dropout": 0.0625,
+    "residual_dropout": 0.125,
+    "attention_dropout": 0.25,
 }
 OTHER = {
     "gelu_approximation": "none",

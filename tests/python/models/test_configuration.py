@@ -107,6 +107,28 @@ def test_embedding_dropout_drops_in_training_alone():
     assert not (whole == 0).any()
 
 
+@pytest.mark.parametrize("name", ["residual_dropout", "attention_dropout"])
+@pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SM+FN+R+C4", "SOTA:SM+FN+R"])
+def test_dropout_of_blocks_drops_in_training_alone_and_is_saved(label, name, tmp_path):
+    torch.manual_seed(0)
+    plain = AeroForCausalLM(AeroConfig.from_label(label, model="tiny"))
+    for parameter in plain.parameters():  # shaped attention starts without weights
+        torch.nn.init.normal_(parameter, 0.5, 0.2)
+    config = AeroConfig.from_label(label, model="tiny", **{name: 0.5})
+    model, ids = AeroForCausalLM(config), torch.arange(16)[None]
+    model.load_state_dict(plain.state_dict())
+    model.save_pretrained(tmp_path)
+    model = AeroForCausalLM.from_pretrained(tmp_path)
+    assert getattr(model.config, name) == 0.5
+    whole = plain.eval()(ids).logits
+    assert torch.equal(model.eval()(ids).logits, whole)
+    dropped = [model.train()(ids).logits for _ in range(2)]
+    assert not torch.equal(*dropped) and all(x.isfinite().all() for x in dropped)
+    if name == "attention_dropout":  # of the first layer, whose inputs are the same
+        first = [network(ids).entropies[0] for network in (model, plain.train())]
+        torch.testing.assert_close(*first)
+
+
 @pytest.mark.parametrize(
     ("norm", "kind"),
     [

@@ -110,6 +110,8 @@ ENDS = {
     "embedding_scale": (-1e300, math.nan),
     "initializer_range": (0, -1e-9),
     "embedding_dropout": (0, -1e-9),
+    "residual_dropout": (0.999, 1.0),
+    "attention_dropout": (0.999, 1.0),
 }
 
 
