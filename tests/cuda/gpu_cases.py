@@ -23,10 +23,11 @@ OPERANDS = ("q", "k", "v", "x", "weight")
 # The files import one another, so they need a package.
 _package = sys.modules["operator_tests"] = ModuleType("operator_tests")
 _package.__path__ = [str(PYTHON_TESTS)]
-_samples = importlib.import_module("operator_tests.conftest")
+_samples = importlib.import_module("operator_tests.samples")
+_listed = importlib.import_module("operator_tests.conftest")
 _every = importlib.import_module("operator_tests.test_every_operator")
-SAMPLES = [sample for sample in _samples.SAMPLES if sample.is_on_cuda]
-Draw, relative_error = _samples.Draw, _samples.relative_error
+SAMPLES = [sample for sample in _listed.SAMPLES if sample.is_on_cuda]
+Draw, relative_error = _samples.Draw, _listed.relative_error
 Inputs = _samples.Inputs
 
 

@@ -13,6 +13,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
+def places(options: dict[str, Any], queries: int, keys: int) -> tuple[Tensor, Tensor]:
+    """[T, S], how far each key is ahead of the query's newest, and whether in its sequence."""
+    starts = options.get("cu_seqlens", (torch.tensor([0, queries]), torch.tensor([0, keys])))
+    starts = starts if isinstance(starts, tuple) else (starts, starts)
+    ahead, own = torch.zeros(queries, keys), torch.zeros(queries, keys, dtype=torch.bool)
+    for (first, last), (begin, end) in zip(
+        *(itertools.pairwise(x.tolist()) for x in starts), strict=True
+    ):
+        count, rows = end - begin, last - first
+        own[first:last, begin:end] = True
+        ahead[first:last, begin:end] = (
+            torch.arange(count) - torch.arange(rows)[:, None] - count + rows
+        )
+    return ahead, own
+
+
 def plain(inputs: Any) -> tuple[Tensor, ...]:
     """The operator in PyTorch as people write it, every step in the dtype of the inputs."""
     t = dict(inputs.tensors)
@@ -31,10 +47,9 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
         if cap := options.get("softcap"):
             scores = cap * (scores / cap).tanh()
         scores = scores + t.get("bias", 0)
-        ahead = torch.arange(k.shape[2]) - torch.arange(scores.shape[2])[:, None]
-        ahead = ahead - k.shape[2] + scores.shape[2]
         if "alibi_slopes" in t:
-            scores = scores - t["alibi_slopes"].to(scores.dtype)[..., None, None] * ahead.abs()
+            slopes = t["alibi_slopes"].to(scores.dtype)[..., None, None]
+            scores = scores - slopes * places(options, *scores.shape[2:])[0].to(scores.dtype).abs()
         if "sinks" in t:
             sinks = t["sinks"].to(scores.dtype)[..., None, None].expand(*scores.shape[:3], 1)
             scores = torch.cat([scores, sinks], -1)
@@ -47,9 +62,9 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
             temperature = temperature[:, None]
         scores = scores / (temperature[..., None] if temperature.dim() > 1 else temperature)
     keys = scores.shape[-1] - ("sinks" in t)
-    visible = torch.ones(scores.shape[-2], keys, dtype=torch.bool)
+    ahead, visible = places(options, scores.shape[-2], keys)
     if options["is_causal"]:
-        visible = visible.tril(keys - scores.shape[-2])
+        visible = visible & (ahead <= 0)
     for n, side in zip(options.get("window", ()), (-1, 1), strict=False):
         visible = visible if n is None else visible & (side * ahead <= n)
     if options["mask"] is not None:
@@ -60,7 +75,9 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
     p = scores.softmax(-1) * visible.any(-1, keepdim=True)
     entropy = -torch.special.xlogy(p, p.clamp(min=torch.finfo(p.dtype).tiny)).sum(-1)
     logsumexp = scores.logsumexp(-1)
-    return (p if inputs.operator == "temperature_softmax" else p @ v), entropy, logsumexp
+    largest = (scores[..., :keys].amax(-1),) if options.get("return_max_logits") else ()
+    first = p if inputs.operator == "temperature_softmax" else p @ v
+    return first, entropy, logsumexp, *largest
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
@@ -73,7 +90,7 @@ def test_results_have_the_promised_shapes_and_dtypes(
     assert [r.shape for r in results] == [r.shape for r in exact]
     statistics = torch.float64 if dtype == torch.float64 else torch.float32
     first = next(iter(inputs.tensors.values())).dtype
-    assert [r.dtype for r in results] == [first, statistics, statistics][: len(results)]
+    assert [r.dtype for r in results] == [first, *[statistics] * 3][: len(results)]
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])

@@ -14,7 +14,8 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 
 from aero import ops
 
-from . import conftest
+from .conftest import SAMPLES
+from .samples import Sample, variant
 
 pytest.importorskip("expecttest")  # which torch's own tests import
 
@@ -28,19 +29,36 @@ with mock.patch("torch.backends.disable_global_flags"):
 FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 
 
+DROPOUT = variant("dropout", learned={}, others={"dropout_p": 0.4}, is_causal=True)
+PLAIN = {"q", "k", "v", "scores", "temperature", "mask", "is_causal", "scale"}
+
+
+def chosen(name: str) -> list[Sample]:
+    """Some of an operator's calls, and all with variants of attention."""
+    own = [s for s in SAMPLES if s.operator == name and s.small]
+    few = own[:: max(1, len(own) // 5)]
+    if name != "attention_entropy":
+        return few
+    built = [(s, s.inputs(torch.float64)) for s in own]
+    varied = [s for s, i in built if not {*i.tensors, *i.options} <= PLAIN and s not in few]
+    return [*few, *varied, DROPOUT]
+
+
 def entry(name: str, dtypes: set[torch.dtype]) -> OpInfo:
     """An operator as torch lists its own: what it takes, and samples of calls."""
 
     def function(first: Tensor, *rest: Tensor, names: tuple[str, ...], **options: Any) -> Any:
+        torch.manual_seed(0)  # of the dropout
         found = getattr(ops, name)(**dict(zip(names, (first, *rest), strict=True)), **options)
-        # Rows without keys have a logsumexp of -inf, beside which differences are NaN.
-        return (*found[:2], found[2].clamp(min=-1e30)) if isinstance(found, tuple) else found
+        if not isinstance(found, tuple):
+            return found
+        # Rows without keys have logsumexp and max_logits of -inf, beside which differences are NaN.
+        return (*found[:2], *(x.clamp(min=-1e30) for x in found[2:] if x.is_floating_point()))
 
     def samples(
         op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any
     ) -> Iterator[SampleInput]:
-        own = [s for s in conftest.SAMPLES if s.operator == name and s.small]
-        for sample in own[:: max(1, len(own) // 5)]:
+        for sample in chosen(name):
             inputs = sample.inputs(dtype if dtype in dtypes else torch.float32)
             tensors = [x.detach() for x in inputs.tensors.values()]
             if dtype not in dtypes:
@@ -146,7 +164,9 @@ def test_vmap_over_copies_is_a_loop(op: OpInfo) -> None:
     for sample in calls(op, grad=False):
         tensors = (sample.input, *sample.args)
         stacked = [torch.stack((x, -x)) for x in tensors[:1]]
-        mapped = torch.vmap(lambda x, s=sample: op(x, *s.args, **s.kwargs))(*stacked)
+        mapped = torch.vmap(lambda x, s=sample: op(x, *s.args, **s.kwargs), randomness="same")(
+            *stacked
+        )
         for n, x in enumerate(stacked[0]):
             for got, wanted in zip(
                 flat(mapped), flat(op(x, *sample.args, **sample.kwargs)), strict=True
