@@ -126,19 +126,21 @@ def flash_attn_varlen_func(
     where = "flash_attn_varlen_func"
     _refuse(where, return_attn_probs=return_attn_probs, block_table=block_table)
     _check_width(where, 3, q=q, k=k, v=v)
-    how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
     is_one_call = alibi_slopes is None or alibi_slopes.dim() < 2
-    if is_one_call and torch.compiler.is_compiling():  # a graph cannot look; the operator does
-        return how.attend_packed(q, k, v, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
-    queries = _lengths(where, "cu_seqlens_q", cu_seqlens_q, q)
-    keys = _lengths(where, "cu_seqlens_k", cu_seqlens_k, k)
-    if len(queries) != len(keys) or not queries:
-        raise ValueError(
-            f"{where}: cu_seqlens_q and cu_seqlens_k must be of the same one or more sequences, "
-            f"got {len(queries)} and {len(keys)}"
-        )
+    queries, keys = [], []
+    # A graph cannot look at the starts; the operator does.
+    if not (is_one_call and torch.compiler.is_compiling()):
+        queries = _lengths(where, "cu_seqlens_q", cu_seqlens_q, q)
+        keys = _lengths(where, "cu_seqlens_k", cu_seqlens_k, k)
+        if len(queries) != len(keys) or not queries:
+            raise ValueError(
+                f"{where}: cu_seqlens_q and cu_seqlens_k must be of the same one or more "
+                f"sequences, got {len(queries)} and {len(keys)}"
+            )
+    how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
     if is_one_call:
-        return how.attend_packed(q, k, v, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
+        starts = cu_seqlens_q.to("cpu", torch.int32), cu_seqlens_k.to("cpu", torch.int32)
+        return how.attend(q[None], k[None], v[None], alibi_slopes, starts)[0].squeeze(0)
     split = [torch.split(x, lengths) for x, lengths in ((q, queries), (k, keys), (v, keys))]
     parts = [
         how.attend(a[None], b[None], c[None], _of_sequence(alibi_slopes, index))[0]
@@ -272,19 +274,6 @@ class _How:
             cu_seqlens=starts,
         )
         return out.transpose(1, 2), lse
-
-    def attend_packed(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        alibi_slopes: Tensor | None,
-        cu_seqlens_q: Tensor,
-        cu_seqlens_k: Tensor,
-    ) -> Tensor:
-        """The output [tokens, H, D] of packed sequences, in one call."""
-        starts = cu_seqlens_q.to("cpu", torch.int32), cu_seqlens_k.to("cpu", torch.int32)
-        return self.attend(q[None], k[None], v[None], alibi_slopes, starts)[0].squeeze(0)
 
 
 def _of_sequence(slopes: Tensor | None, index: int) -> Tensor | None:
