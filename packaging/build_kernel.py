@@ -36,7 +36,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 #: Files of `aero.ops` that the kernel goes without: its own __init__, and torch's attention, which
 #: a kernel that a model loads does not replace.
-NOT_IN_KERNEL = ("__init__.py", "torch_attention.py")
+NOT_IN_KERNEL = ("__init__.py", "torch_attention.py", "_torch_math.py")
 LAYOUT, OPERATORS = ROOT / "packaging" / "kernel_layout", ROOT / "python" / "aero" / "ops"
 #: The version that users ask for; raised when a public function changes or is added.
 VERSION = 1
