@@ -193,7 +193,8 @@ def page() -> str:
         "`tests/python/ops/test_transformations.py` checks every cell.\n\n"
         "Values and first gradients are native. "
         "Tangents (forward mode) and second derivatives come from the plain PyTorch form; that of "
-        "attention builds the [T, S] scores. "
+        "attention builds the [T, S] scores. [Attention](attention.md) has its features under each "
+        "transform that needs no compiler. "
         '`backend="reference"` supports the same transforms, and the test compares it there.\n\n'
     )
     rows = [(name, *(WORKS,) * 4) for name in EAGER]
