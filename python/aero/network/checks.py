@@ -27,7 +27,7 @@ _MOST = {
 _MOST_SIZE, _MOST_LAYERS, _MOST_OPERATIONS = 2**24, 4096, 100_000
 # Integers and real numbers that may be 0; bases and factors have rules of their own.
 _FROM_ZERO = ("start", "window")
-_NOT_NEGATIVE = ("epsilon", "soft_cap", "slope")
+_NOT_NEGATIVE = ("epsilon", "soft_cap")
 
 _ENTRY = {"op": str, "inputs": [str], "output": str, "name?": str, "part?": str, "weights?": dict}
 _DESCRIPTION = {

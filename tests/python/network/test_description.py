@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 import aero
 from aero import _core
@@ -250,6 +251,18 @@ def test_a_list_holds_one_number_per_layer():
     assert slopes == [block.mlp.negative_slope.item() for block in model.transformer.blocks()]
     assert len(set(slopes)) == 2
     assert np.array_equal([one["factor"] for one in network.operations() if one.op == "scale"], [])
+
+
+def test_a_slope_that_was_learned_below_zero_is_read_back(tmp_path):
+    model = trained("SM+LR(layer)")
+    model.transformer.blocks()[0].mlp.negative_slope.data.fill_(-0.25)
+    network = read_network(aero.export_weights(model, tmp_path / "made"))
+    slopes = [one["slope"] for one in network.operations() if one.op == "activation"]
+    assert slopes[0] == -0.25 < 0 < slopes[1]
+    tokens = torch.arange(2 * 16).reshape(2, 16)
+    with torch.no_grad():
+        expected = model(tokens).logits
+    np.testing.assert_allclose(numpy_reader.forward(network, tokens.numpy()), expected, atol=1e-9)
 
 
 def test_weights_that_are_not_finite_or_come_from_elsewhere_are_refused(tmp_path):
