@@ -14,7 +14,7 @@ namespace aero::mpc {
 Cost operation_cost(const Stack& stack, const OperationShape& shape);
 
 // The lines of a program that this is the price of, where others for the same function would cost
-// something else; empty of products and truncations, which can be written in one way.
+// something else; empty where it can be written in one way.
 std::string lowering_text(const Stack& stack, const Operation& operation);
 
 // Costs of operations as they enter sums (`checked`), each shape priced once: the layers of a
