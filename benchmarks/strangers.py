@@ -154,16 +154,16 @@ def _summary(data: dict[str, Any]) -> list[str]:
         of_group = [row for row in found if row["group"] == key]
         further = [abs(_then(row)) for row in of_group if abs(_then(row)) > limit(row)]
         if further:
+            ends = dict.fromkeys(f"{end:.1f}" for end in (min(further), max(further)))
             open_groups.append(
-                f'{len(further)} of {len(of_group)} under "{group["name"]}" '
-                f"({min(further):.1f} to {max(further):.1f} %)"
+                f'{len(further)} of {len(of_group)} under "{group["name"]}" ({" to ".join(ends)} %)'
             )
     return [
         f"Of {len(found)} numbers the simulator meets {met(once, 2)} within 2 % and "
         f"{met(once, 10)} within 10 % as it stands. Once the differences are counted that a "
         f"source's own code shows, it meets {met(then, 2)} within 2 % and {met(then, 10)} within "
         f"10 %: of SPU's protocols {met(of_spu, 2)} of {len(of_spu)} within 2 %, of others "
-        f"{met(others, 10)} of {len(others)} within 10 %. Further off, and not explained: "
+        f"{met(others, 10)} of {len(others)} within 10 %. Further off: "
         f"{'; '.join(open_groups)}.",
         "",
         "`off` is the prediction as it stands; `left` is what is left once the differences are "
