@@ -8,6 +8,7 @@ AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 MINUTES   ?= 30
 MESSAGES  ?= 10000
+EMULATED_GPU ?= ON
 PYTHONS   ?= $(shell for n in 10 11 12 13 14 15; do python3.$$n -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
 CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
@@ -287,7 +288,7 @@ $(NATIVE_BUILD)/.tests: $(VENV)/.native $(CPP_TESTS)
 
 build/sanitized/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
 	$(NEEDS_GTEST)
-	$(CMAKE_TESTS) -B build/sanitized -DAERO_SANITIZE=ON
+	$(CMAKE_TESTS) -B build/sanitized -DAERO_SANITIZE=ON -DAERO_EMULATED_GPU=$(EMULATED_GPU)
 	cmake --build build/sanitized --target aero_cpp_tests
 	@touch $@
 
