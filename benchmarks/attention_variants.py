@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,10 +34,12 @@ quartiles. Of all that compute a variant the outputs agree, or nothing is measur
 attention takes the window, the slopes and the bias as a mask of floats that is made beforehand, and
 zentorch's likewise. vLLM reads its cache, into which keys and values were written beforehand.
 FlexAttention is compiled for each variant and size. A dash: it does not compute that, or has no
-backward pass there. Dropout's masks differ, so its outputs are not compared."""
+backward pass there. Dropout's masks differ, so its outputs are not compared. Packed sequences are
+eight, of 64 to 1,344 tokens, in one call; "to plain" there is to one call for each."""
 
 SIZES = ((4, 512), (2, 1024))  # B, T
 LONG = (1, 8192)  # for a window alone
+PACKED = (64, 128, 192, 256, 448, 640, 1024, 1344)  # tokens of each sequence
 HEADS, WIDTH = 12, 64
 DTYPES = ("float32", "bfloat16")
 
@@ -86,7 +89,41 @@ def measure(dtype: str, backward: bool, rounds: int) -> list[dict[str, Any]]:
             samples = interleaved(timed, 3 if long else rounds)
             times = {key: timing.samples_ms for key, timing in samples.items()}
             rows.append({"length": length, "title": title, "times": times})
-    return rows
+    return [*rows, _packed(dtype, backward, rounds)]
+
+
+def _packed(dtype: str, backward: bool, rounds: int) -> dict[str, Any]:
+    """The row of packed sequences, beside a call for each of them."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, HEADS, sum(PACKED), WIDTH)
+    draw = functools.partial(torch.randn, shape, generator=generator)
+    q, k, v, dout = (draw().to(getattr(torch, dtype)) for _ in range(4))
+    inputs = [x.requires_grad_(backward) for x in (q, k, v)]
+    starts = torch.tensor([0, *itertools.accumulate(PACKED)], dtype=torch.int32)
+    pieces = [
+        [x.detach()[:, :, begin:end].requires_grad_(backward) for x in (q, k, v)]
+        for begin, end in itertools.pairwise(starts.tolist())
+    ]
+    douts = dout.split(PACKED, dim=2)
+
+    def packed() -> Tensor:
+        return attention_entropy(*inputs, is_causal=True, cu_seqlens=starts)[0]
+
+    def separate() -> list[Tensor]:
+        return [attention_entropy(*piece, is_causal=True)[0] for piece in pieces]
+
+    def separate_both() -> None:
+        for out, piece, its_dout in zip(separate(), pieces, douts, strict=True):
+            torch.autograd.grad(out, piece, its_dout)
+
+    with torch.no_grad():
+        if not torch.equal(packed(), torch.cat(separate(), dim=2)):
+            raise SystemExit("packed sequences compute another thing than separate ones")
+    both = functools.partial(_both, packed, inputs, dout)
+    timed = {"ours": both if backward else packed, "plain": separate_both if backward else separate}
+    samples = interleaved(timed, rounds)
+    times = {key: timing.samples_ms for key, timing in samples.items()}
+    return {"length": sum(PACKED), "title": f"{len(PACKED)} packed sequences", "times": times}
 
 
 def _contenders(call: Call, backward: bool) -> dict[str, Callable[[], Tensor]]:

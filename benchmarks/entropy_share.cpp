@@ -47,7 +47,8 @@ class Call {
 template <class Element>
 class CallOf : public Call {
  public:
-  CallOf(DataType type, int64_t batch, int64_t heads, int64_t length, int64_t head_dim)
+  CallOf(DataType type, int64_t batch, int64_t heads, int64_t length, int64_t head_dim,
+         bool largest)
       : rows_(static_cast<size_t>(batch * heads * length)),
         count_(rows_ * static_cast<size_t>(head_dim)) {
     const Strides strides{heads * length * head_dim, length * head_dim, head_dim};
@@ -73,6 +74,12 @@ class CallOf : public Call {
     backward_.dq = {dq_.data(), strides};
     backward_.dk = {dk_.data(), strides};
     backward_.dv = {dv_.data(), strides};
+    if (largest) {
+      forward_.max_logits = max_logits_.data();
+      forward_.largest_key = largest_key_.data();
+      backward_.dmax_logits = dentropy_.data();
+      backward_.largest_key = largest_key_.data();
+    }
     scratch_.resize(static_cast<size_t>(
         larger(Forward::scratch_bytes(forward_), Backward::scratch_bytes(backward_))));
     CallOf::forward();
@@ -94,7 +101,8 @@ class CallOf : public Call {
   Buffer<Element> dq_ = q_, dk_ = q_, dv_ = q_;
   Buffer<float> temperature_ = Buffer<float>(rows_, 0.7f), dtemperature_ = temperature_;
   Buffer<float> entropy_ = temperature_, logsumexp_ = temperature_, dentropy_ = temperature_;
-  Buffer<float> statistics_ = Buffer<float>(3 * rows_);
+  Buffer<float> statistics_ = Buffer<float>(3 * rows_), max_logits_ = temperature_;
+  Buffer<int64_t> largest_key_ = Buffer<int64_t>(rows_);
   AttentionEntropyForwardParams forward_;
   AttentionEntropyBackwardParams backward_;
   Buffer<unsigned char> scratch_;
@@ -106,11 +114,12 @@ class CallOf : public Call {
 using aero::benchmarks::Call;
 
 extern "C" {
-Call* prepare(bool is_bfloat16, int64_t batch, int64_t heads, int64_t length, int64_t head_dim) {
+Call* prepare(bool is_bfloat16, int64_t batch, int64_t heads, int64_t length, int64_t head_dim,
+              bool largest) {
   using namespace aero::benchmarks;
   if (is_bfloat16)
-    return new CallOf<cpu::BFloat16>(DataType::kBFloat16, batch, heads, length, head_dim);
-  return new CallOf<float>(DataType::kFloat32, batch, heads, length, head_dim);
+    return new CallOf<cpu::BFloat16>(DataType::kBFloat16, batch, heads, length, head_dim, largest);
+  return new CallOf<float>(DataType::kFloat32, batch, heads, length, head_dim, largest);
 }
 void forward(Call* call) { call->forward(); }
 void backward(Call* call) { call->backward(); }

@@ -1,10 +1,11 @@
-"""The cost of entropy and temperature: the attention kernels against themselves without the two.
+"""The cost of statistics and temperature: the attention kernels against themselves without them.
 
     python benchmarks/entropy_share.py
 
 The opponent is the same source, compiled the same way, with the expressions of REMOVED taken out:
 the second sum of a row, the entropy's part of the gradient of the scores, and the gradient of the
-temperature. One thread, CPU time.
+temperature. With the largest key, calls also return the largest score and its key, and
+their backward passes add its gradient. One thread, CPU time.
 """
 
 from __future__ import annotations
@@ -72,24 +73,33 @@ def libraries() -> dict[str, ctypes.CDLL]:
     return {name: ctypes.CDLL(str(path)) for name, path in built.items()}
 
 
-def shares(rounds: int) -> list[tuple[str, int, str, Quartiles]]:
-    """dtype, T, direction and the time of the kernels over that of the reduced ones."""
+def shares(rounds: int) -> list[tuple[str, int, str, Quartiles, Quartiles]]:
+    """dtype, T, direction and two times over that of the reduced kernels.
+
+    The first is with the entropy, the second with the largest key too.
+    """
     found = []
     loaded = libraries()
     for library in loaded.values():
         library.prepare.restype = ctypes.c_void_p
-        library.prepare.argtypes = [ctypes.c_bool, *[ctypes.c_int64] * 4]
+        library.prepare.argtypes = [ctypes.c_bool, *[ctypes.c_int64] * 4, ctypes.c_bool]
     for dtype, direction, size in itertools.product(
         ("float32", "bfloat16"), ("forward", "backward"), SIZES
     ):
         calls: dict[str, Callable[[], object]] = {}
         prepared = []
-        for name, library in loaded.items():
-            call = ctypes.c_void_p(library.prepare(dtype == "bfloat16", *size, 64))
+        for name, which, largest in (
+            ("without", "without", False), ("entropy", "with", False), ("all", "with", True)
+        ):  # fmt: skip
+            library = loaded[which]
+            call = ctypes.c_void_p(library.prepare(dtype == "bfloat16", *size, 64, largest))
             prepared.append((library, call))
             calls[name] = functools.partial(getattr(library, direction), call)
         times = interleaved(calls, rounds, cpu_time=True, sample_seconds=0.01)
-        found.append((dtype, size[2], direction, times["with"].ratio_to(times["without"])))
+        entropy, everything = (
+            times[name].ratio_to(times["without"]) for name in ("entropy", "all")
+        )
+        found.append((dtype, size[2], direction, entropy, everything))
         for library, call in prepared:
             library.release(call)
     return found
@@ -99,17 +109,18 @@ def table(rounds: int) -> str:
     """The removed parts, the cost case by case, and the largest cost."""
     measured = shares(rounds)
     rows = [
-        [dtype, str(length), direction, f"{100 * (r.median - 1):+.1f} %"]
-        for dtype, length, direction, r in measured
+        [dtype, str(length), direction, *(f"{100 * (r.median - 1):+.1f} %" for r in ratios)]
+        for dtype, length, direction, *ratios in measured
     ]
-    worst = max(r.median - 1 for *_, r in measured)
+    worst = [max(row[i].median - 1 for row in measured) for i in (3, 4)]
     return "\n\n".join(
         [
             "The kernels are compared with the same source compiled without three parts: the "
             "second sum of a row, the entropy's part of the gradient of the scores, and the "
-            "temperature with its gradient. One thread, CPU time.",
-            markdown_table(["dtype", "T", "direction", "cost"], rows),
-            f"The largest cost is {worst:.1%}.",
+            "temperature with its gradient. All statistics are these and the largest score with "
+            "its key and its gradient. One thread, CPU time.",
+            markdown_table(["dtype", "T", "direction", "entropy", "all statistics"], rows),
+            f"The largest cost is {worst[0]:.1%}, of all statistics {worst[1]:.1%}.",
         ]
     )
 
