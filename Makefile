@@ -69,7 +69,7 @@ demo: FROM_WHEELS := $(or $(AERO_WHEELS),dist)
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (8 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_FOUR_HEADS))
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_AT_8E_3)) \
-	  --set training.learning_rate=8e-3
+	  --set optimizer.learning_rate=8e-3
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo $(DEMO_SEEDS) $(addprefix --label ,$(DEMO_ONE_HEAD)) \
 	  --set model.num_heads=1
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
