@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shlex
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from aero import mpc, paper
 from aero.cli.private import chosen_settings
 from aero.tables import markdown_table
+from aero.train.recipes.recipe_files import data_settings, load_recipe
+from aero.train.runs.planning import plan_runs, require_effect
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -166,3 +169,29 @@ def test_every_link_and_make_target_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
         assert f"\n{target}:" in makefile
+
+
+def test_what_make_demo_trains_are_networks_and_settings_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo", "SEEDS=3"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.replace("\\\n", " ")  # fmt: skip
+    trained = [shlex.split(line) for line in printed.splitlines() if "aero train " in line]
+    monkeypatch.chdir(tmp_path)
+    planned = []
+    for words in trained:
+        given = list(itertools.pairwise(words))
+        values = {
+            option: [value for name, value in given if name == option]
+            for option in ("--label", "--seed", "--set")
+        }
+        recipe = load_recipe("demo", settings=[*values["--set"], *data_settings("stdlib")])
+        plan = plan_runs(
+            recipe, values["--label"], [*map(int, values["--seed"])], output=Path("runs")
+        )
+        require_effect(plan, values["--set"])
+        planned += plan
+    shown = re.findall(r"(?m)^\| `([^`]+)`(?:, [^|]+)? \| \d+ \| [\d.]+ ±", README)
+    assert sorted(shown * 3) == sorted(run.spec.label for run in planned)
