@@ -108,7 +108,7 @@ class StackDescription:
 
 def described_stack_names() -> list[str]:
     """Protocols of other papers that come with the package; `simulate` takes them as `stack`."""
-    return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir())
+    return [*_shipped_names()]
 
 
 def stack_description(stack: str | Path | StackDescription) -> StackDescription:
@@ -125,7 +125,7 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
         return stack
     if isinstance(stack, Path) or stack.endswith((".yaml", ".yml", ".json")):
         return load_stack(stack)
-    if stack in described_stack_names():
+    if stack in _shipped_names():
         return _shipped_description(stack)
     named = [*_core.stack_names(), *_core.optimized_stack_names()]
     if stack not in named:
@@ -178,6 +178,11 @@ def load_stack(path: str | Path) -> StackDescription:
     path = Path(path)
     read = read_json if path.suffix == ".json" else read_yaml
     return _described(read(path), path.name)
+
+
+@cache
+def _shipped_names() -> tuple[str, ...]:
+    return tuple(sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir()))
 
 
 def _shipped() -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ _SHARES = ("spu-semi2k", "spu-aby3")
 # The question, which may gain fields, and words.
 _NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust", "lowerings", "base_bytes")
 # Counts and rates of protocols without ciphertexts, absent where they are 0.
-_OTHERS = ("helper_bytes", "dealer_bytes", "share_byte_seconds", "ring_product_seconds")
+_ZERO = r'"(?:helper_bytes|dealer_bytes|share_byte_seconds|ring_product_seconds)": -?0(?:\.0)?'
+_ZEROS = re.compile(rf"(?<={{)(?:{_ZERO}(?:, |(?=}})))+|, {_ZERO}(?=[,}}])")
 
 Case = tuple[str, str, dict[str, Any]]
 
@@ -85,7 +87,6 @@ def priced(case: Case) -> str:
     except ValueError as error:
         return type(error).__name__
     held = report.to_dict(network="lan-1gbps", compute="paper-testbed")
-    held = _without(held)
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 
 
@@ -94,8 +95,7 @@ def generated(label: str, stack: str) -> str:
     report = mpc.simulate_generation(
         label, new_tokens=3, batch=2, context_length=20, stack=stack, sampling="client"
     )
-    held = _without(report.to_dict())
-    return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
+    return f"{report.comm_bytes:.0f} {report.rounds} {_digest(report.to_dict())}"
 
 
 def generations() -> Iterator[tuple[str, tuple[str, str]]]:
@@ -104,21 +104,11 @@ def generations() -> Iterator[tuple[str, tuple[str, str]]]:
         yield f"{label} | {stack} | generation", (label, stack)
 
 
-def _without(held: dict[str, Any]) -> dict[str, Any]:
-    """Without what is no price, and without counts of parties that are not there."""
+def _digest(held: dict[str, Any]) -> str:
+    """Of all but what is no price, and but counts of parties that are not there."""
     kept = {name: value for name, value in held.items() if name not in _NO_PRICE}
-    return dict(_prices(kept))
-
-
-def _prices(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if not (k in _OTHERS and v == 0)}
-        return {name: _prices(one) for name, one in kept.items()}
-    return [_prices(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+    text = _ZEROS.sub("", json.dumps(kept, sort_keys=True))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def record() -> dict[str, str]:
