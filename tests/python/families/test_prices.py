@@ -11,6 +11,8 @@ from transformers import Gemma3Config
 
 from aero import mpc
 from aero.families.configurations import described
+from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.simulation import optimized_stack_names
 
 from .configurations import CONFIGURATIONS, configuration, model_of
 
@@ -30,7 +32,7 @@ def test_more_than_twenty_configurations_of_as_many_families_have_a_price(
     folders: dict[str, Path],
 ) -> None:
     assert len(folders) > 20
-    for stack in STACKS:
+    for stack in (*mpc.stack_names(), *optimized_stack_names(), *described_stack_names()):
         bytes_of = {
             family: mpc.simulate(folder, stack=stack).comm_bytes
             for family, folder in folders.items()
