@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aero.network.description import LENGTHS, POSITIONS, TOKENS, Network, Operation
+from aero.network.description import (
+    LENGTHS,
+    POSITIONS,
+    TOKENS,
+    Network,
+    Operation,
+    unknown_operation,
+)
 from aero.network.primitives import READERS, functions_of
 
 Array = NDArray[np.float64]
@@ -35,8 +42,11 @@ def forward(network: Network, token_ids: ArrayLike, lengths: ArrayLike | None = 
 
     Raises:
         ValueError: tokens of another shape, too many of them, or one beyond the vocabulary; lengths
-            of another shape, or beyond the tokens.
+            of another shape, or beyond the tokens; an operation that has a price alone.
     """
+    unknown = unknown_operation("NumPy", network.operations())
+    if unknown is not None:
+        raise ValueError(f"forward: {unknown} has a price alone, and no numbers")
     values = given_values(network, np.asarray(token_ids), lengths)
     for operation in network.operations():
         inputs = (values[name] for name in operation.inputs)
@@ -175,45 +185,65 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _norm(operation: Operation, weights: Weights, x: Array) -> Array:
-    kind, gain, bias = operation["kind"], weights.get("weight"), weights.get("bias", 0.0)
-    if kind == "diagonal":
-        return x * weights["scale"]
-    if kind == "dynamic_tanh":
-        return np.tanh(x * weights["alpha"]) * gain + bias
-    if kind == "dynamic_erf":
-        squashed: Array = _erf(x * weights["alpha"] + weights["shift"]) * gain
-        return squashed + bias
-    centred = x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x
-    mean_square = (centred * centred).mean(axis=-1, keepdims=True)
-    normed: Array = centred / np.sqrt(mean_square + operation["epsilon"]) * gain
-    return normed + bias
+    return _NORMS[operation["kind"]](operation, weights, x)
 
 
-_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "exp": np.exp,
-    "reciprocal": np.reciprocal,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "relu_squared": lambda x: np.maximum(x, 0.0) ** 2,
+def _diagonal(_: Operation, weights: Weights, x: Array) -> Array:
+    return x * weights["scale"]
+
+
+def _dynamic_tanh(_: Operation, weights: Weights, x: Array) -> Array:
+    return _with_gain(np.tanh(x * weights["alpha"]), weights)
+
+
+def _dynamic_erf(_: Operation, weights: Weights, x: Array) -> Array:
+    return _with_gain(_erf(x * weights["alpha"] + weights["shift"]), weights)
+
+
+def _layer(operation: Operation, weights: Weights, x: Array) -> Array:
+    return _rms(operation, weights, x - x.mean(axis=-1, keepdims=True))
+
+
+def _rms(operation: Operation, weights: Weights, x: Array) -> Array:
+    mean_square = (x * x).mean(axis=-1, keepdims=True)
+    return _with_gain(x / np.sqrt(mean_square + operation["epsilon"]), weights)
+
+
+def _with_gain(x: Array, weights: Weights) -> Array:
+    return x * weights["weight"] + weights.get("bias", 0.0)
+
+
+_NORMS: dict[str, Callable[[Operation, Weights, Array], Array]] = {
+    "layer": _layer,
+    "rms": _rms,
+    "diagonal": _diagonal,
+    "dynamic_tanh": _dynamic_tanh,
+    "dynamic_erf": _dynamic_erf,
 }
 
 
 def _activation(operation: Operation, _: Weights, x: Array) -> Array:
-    function = operation["function"]
-    if function == "relu":
-        return np.maximum(x, 0.0)
-    if function == "leaky_relu":
-        return np.where(x > 0, x, operation["slope"] * x)
-    if function == "gelu_tanh":
-        tanh: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-        return 0.5 * x * (1 + tanh)
-    if function == "gelu_erf":
-        exact: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
-        return exact
-    found: Array = _FUNCTIONS[function](x)
-    return found
+    return _ACTIVATIONS[operation["function"]](operation, x)
+
+
+def _gelu_tanh(_: Operation, x: Array) -> Array:
+    tanh: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    return 0.5 * x * (1 + tanh)
+
+
+_ACTIVATIONS: dict[str, Callable[[Operation, Array], Array]] = {
+    "relu": lambda _, x: np.maximum(x, 0.0),
+    "leaky_relu": lambda operation, x: np.where(x > 0, x, operation["slope"] * x),
+    "gelu_tanh": _gelu_tanh,
+    "gelu_erf": lambda _, x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "silu": lambda _, x: x / (1 + np.exp(-x)),
+    "tanh": lambda _, x: np.tanh(x),
+    "sigmoid": lambda _, x: 1 / (1 + np.exp(-x)),
+    "exp": lambda _, x: np.exp(x),
+    "reciprocal": lambda _, x: np.reciprocal(x),
+    "rsqrt": lambda _, x: 1 / np.sqrt(x),
+    "relu_squared": lambda _, x: np.maximum(x, 0.0) ** 2,
+}
 
 
 def _multiply(_: Operation, __: Weights, x: Array, y: Array) -> Array:
@@ -246,18 +276,25 @@ def _unfold(operation: Operation, _: Weights, x: Array) -> Array:
 
 
 def _pool(operation: Operation, _: Weights, x: Array, lengths: NDArray[Any] | None = None) -> Array:
-    if operation["kind"] == "mean":
-        own, count = own_rows(x, lengths)
-        means: Array = own.sum(axis=1) / count
-        return means
-    return one_row(operation, x, lengths)
+    return _POOLS[operation["kind"]](x, lengths)
 
 
-def one_row(operation: Operation, x: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
-    """The first row of each sequence, or the last."""
+def first_row(x: NDArray[Any], _: NDArray[Any] | None) -> NDArray[Any]:
+    """The first row of each sequence."""
+    return x[:, 0]
+
+
+def last_row(x: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
+    """The last row of each sequence that is its own."""
     last = x.shape[1] - 1 if lengths is None else lengths - 1
-    row: NDArray[Any] = x[np.arange(len(x)), 0 if operation["kind"] == "first" else last]
+    row: NDArray[Any] = x[np.arange(len(x)), last]
     return row
+
+
+def _mean_row(x: Array, lengths: NDArray[Any] | None) -> Array:
+    own, count = own_rows(x, lengths)
+    means: Array = own.sum(axis=1) / count
+    return means
 
 
 def own_rows(x: NDArray[Any], lengths: NDArray[Any] | None) -> tuple[NDArray[Any], Any]:
@@ -268,9 +305,14 @@ def own_rows(x: NDArray[Any], lengths: NDArray[Any] | None) -> tuple[NDArray[Any
     return np.where(own[..., None], x, 0), lengths[:, None]
 
 
+_POOLS = {"last": last_row, "first": first_row, "mean": _mean_row}
+
+
 def _argmax(_: Operation, __: Weights, x: Array) -> NDArray[np.int64]:
     places: NDArray[np.int64] = np.argmax(x, axis=-1)
     return places
 
 
-OPERATIONS = functions_of(globals(), READERS["NumPy"])
+OPERATIONS = functions_of(
+    globals(), READERS["NumPy"], norm=_NORMS, activation=_ACTIVATIONS, pool=_POOLS
+)

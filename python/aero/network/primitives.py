@@ -257,8 +257,23 @@ READERS: dict[str, frozenset[str]] = {
 NOT_CONTINUED = frozenset({_form("softmax", "both sides"), "pool", "argmax"})
 
 
-def functions_of(module: Mapping[str, Any], names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """The function of each operation: `_norm` of a module for "norm". A missing one is an error."""
+def functions_of(
+    module: Mapping[str, Any], names: Iterable[str], **words: Mapping[str, Any]
+) -> dict[str, Callable[..., Any]]:
+    """The function of each operation: `_norm` of a module for "norm".
+
+    Args:
+        module: its names.
+        names: of operations.
+        **words: the functions of an operation's words, by the operation.
+
+    Raises:
+        LookupError: a function is missing, or one of a word.
+    """
+    for op, functions in words.items():
+        missing = {*CHOICES[op][1]} ^ {*functions}
+        if missing:
+            raise LookupError(f"{module['__name__']}: {op} lacks or has alone {sorted(missing)}")
     return {name: module[f"_{name}"] for name in names if name in PRIMITIVES}
 
 

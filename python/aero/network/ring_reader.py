@@ -19,12 +19,19 @@ from aero.fixed_point.errors import exponential_settings
 from aero.network import numpy_reader
 from aero.network.description import Network, Operation, unknown_operation
 from aero.network.folding import Folding, folded_steps
-from aero.network.numpy_reader import distances, given_values, one_row, own_rows, visible, with_sink
+from aero.network.numpy_reader import (
+    distances,
+    first_row,
+    given_values,
+    last_row,
+    own_rows,
+    visible,
+    with_sink,
+)
 from aero.network.primitives import READERS, functions_of
-
-Ring = npt.NDArray[np.int64]
-Real = npt.NDArray[np.float64]
-Weights = dict[str, Any]
+from aero.network.ring_elements import ACTIVATIONS as _ACTIVATIONS
+from aero.network.ring_elements import NORMS as _NORMS
+from aero.network.ring_elements import Real, Ring, RingOperations, Weights
 
 _FOLDING = Folding(head_temperatures=False, stream="joined", shared_norms=False)
 
@@ -68,29 +75,6 @@ class RingNetwork:
         if last.op == "argmax":  # whose places are no numbers of the ring
             return found
         return functions.decode(values[last.output], arithmetic=self.run.arithmetic)
-
-
-class RingOperations:
-    """The functions of `aero.fixed_point` with the settings of one stack and one generator."""
-
-    def __init__(self, approximations: Approximations) -> None:
-        self.approximations = approximations
-        self.arithmetic = approximations.arithmetic()
-
-    def encode(self, values: Real | float) -> Ring:
-        """Ring elements of real numbers."""
-        return functions.encode(values, arithmetic=self.arithmetic)
-
-    def matmul(self, a: Ring, b: Ring) -> Ring:
-        """Truncated matrix product."""
-        whole = (np.ascontiguousarray(each) for each in (a, b))
-        return functions.matmul(*whole, arithmetic=self.arithmetic)
-
-    def times(self, x: Ring, factor: Real | float, *, secret: bool = False) -> Ring:
-        """``x * factor``, truncated; the factor is public or, if `secret`, shared."""
-        return functions.product(
-            x, self.encode(factor), arithmetic=self.arithmetic, public=not secret
-        )
 
 
 def _encoded(run: RingOperations, weights: dict[str, Real]) -> Weights:
@@ -219,81 +203,11 @@ def _weighted_sum(
 
 
 def _norm(run: RingOperations, operation: Operation, weights: Weights, x: Ring) -> Ring:
-    kind, arithmetic = operation["kind"], run.arithmetic
-    if kind == "diagonal":
-        return run.times(x, weights["scale"])
-    gain = run.encode(weights["weight"])
-    bias = run.encode(weights.get("bias", np.zeros_like(weights["weight"])))
-    if kind == "layer":
-        epsilon = operation["epsilon"]
-        return functions.layer_norm(x, gain, bias, epsilon=epsilon, arithmetic=arithmetic)
-    if kind == "rms":
-        return _rms(run, x, gain, operation["epsilon"])
-    scaled = run.times(x, weights["alpha"], secret=True)
-    if kind == "dynamic_tanh":
-        squashed = functions.hyperbolic_tangent(scaled, arithmetic=arithmetic)
-    else:
-        shifted = scaled + run.encode(weights["shift"])
-        squashed = functions.error_function(shifted, arithmetic=arithmetic)
-    return functions.product(squashed, gain, arithmetic=arithmetic) + bias
-
-
-def _rms(run: RingOperations, x: Ring, gain: Ring, epsilon: float) -> Ring:
-    """The mean of the squares, and the gain in the reciprocal root, as SPU runs it."""
-    arithmetic = run.arithmetic
-    squares = functions.product(x, x, arithmetic=arithmetic)
-    mean = run.times(squares.sum(axis=-1, keepdims=True), 1 / x.shape[-1])
-    root = functions.reciprocal_square_root(mean + run.encode(epsilon), arithmetic=arithmetic)
-    factor = functions.product(np.broadcast_to(root, x.shape), gain, arithmetic=arithmetic)
-    return functions.product(x, factor, arithmetic=arithmetic)
+    return _NORMS[operation["kind"]](run, operation, weights, x)
 
 
 def _activation(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
-    function, arithmetic = operation["function"], run.arithmetic
-    if function == "relu":
-        return np.maximum(x, 0)
-    if function == "leaky_relu":
-        return functions.leaky_relu(x, operation["slope"], arithmetic=arithmetic)
-    if function in _FUNCTIONS:
-        return _FUNCTIONS[function](run, x)
-    return functions.gelu(x, kind=run.approximations.gelu, arithmetic=arithmetic)
-
-
-def _silu(run: RingOperations, x: Ring) -> Ring:
-    """``x / 2 (1 + tanh(x / 2))``."""
-    half = run.times(x, 0.5)
-    squashed = functions.hyperbolic_tangent(half, arithmetic=run.arithmetic)
-    return functions.product(half, squashed + run.encode(1.0), arithmetic=run.arithmetic)
-
-
-def _exp(run: RingOperations, x: Ring) -> Ring:
-    """Computes exp as softmax does."""
-    return functions.exponential(
-        x, **exponential_settings(run.approximations), arithmetic=run.arithmetic
-    )
-
-
-def _relu_squared(run: RingOperations, x: Ring) -> Ring:
-    positive = np.maximum(x, 0)
-    return functions.product(positive, positive, arithmetic=run.arithmetic)
-
-
-def _sigmoid(run: RingOperations, x: Ring) -> Ring:
-    """``1 / (1 + exp(-x))``; of either sign, so that nothing clips exp."""
-    squarings, arithmetic = run.approximations.exp_squarings, run.arithmetic
-    grown = functions.exponential(-x, squarings=squarings, clip=False, arithmetic=arithmetic)
-    return functions.reciprocal(grown + run.encode(1.0), arithmetic=arithmetic)
-
-
-_FUNCTIONS: dict[str, Callable[[RingOperations, Ring], Ring]] = {
-    "silu": _silu,
-    "tanh": lambda run, x: functions.hyperbolic_tangent(x, arithmetic=run.arithmetic),
-    "sigmoid": _sigmoid,
-    "exp": _exp,
-    "reciprocal": lambda run, x: functions.reciprocal(x, arithmetic=run.arithmetic),
-    "relu_squared": _relu_squared,
-    "rsqrt": lambda run, x: functions.reciprocal_square_root(x, arithmetic=run.arithmetic),
-}
+    return _ACTIVATIONS[operation["function"]](run, operation, x)
 
 
 def _multiply(run: RingOperations, _: Operation, __: Weights, x: Ring, y: Ring) -> Ring:
@@ -311,10 +225,21 @@ def _pool(
     x: Ring,
     lengths: npt.NDArray[Any] | None = None,
 ) -> Ring:
-    if operation["kind"] != "mean":
-        return one_row(operation, x, lengths)
+    return _POOLS[operation["kind"]](run, x, lengths)
+
+
+def _mean_row(run: RingOperations, x: Ring, lengths: npt.NDArray[Any] | None) -> Ring:
     own, count = own_rows(x, lengths)
     return run.times(own.sum(axis=1), 1 / np.asarray(count))
 
 
-OPERATIONS = functions_of(globals(), READERS["fixed point"])
+_POOLS: dict[str, Callable[[RingOperations, Ring, Any], Ring]] = {
+    "last": lambda _, x, lengths: last_row(x, lengths),
+    "first": lambda _, x, lengths: first_row(x, lengths),
+    "mean": _mean_row,
+}
+
+
+OPERATIONS = functions_of(
+    globals(), READERS["fixed point"], norm=_NORMS, activation=_ACTIVATIONS, pool=_POOLS
+)

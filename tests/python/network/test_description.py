@@ -15,11 +15,11 @@ import torch
 
 import aero
 from aero import _core
-from aero.network import checks, numpy_reader, ring_reader
+from aero.network import checks, numpy_reader, primitives, ring_reader
 from aero.network.checks import check_description
 from aero.network.description import layer_count, operations_of
 from aero.network.files import read_network
-from aero.network.primitives import PRIMITIVES, READERS
+from aero.network.primitives import CHOICES, FUNCTIONS, PRIMITIVES, READERS
 from aero.reading import UnreadableFileError
 
 from ..export.conftest import trained
@@ -33,12 +33,17 @@ def described(tmp_path_factory):
 
 
 # This environment lacks jax.
-FUNCTIONS_IN_JAX = {
-    node.name
-    for node in ast.parse(
-        Path(numpy_reader.__file__).parents[1].joinpath("private/compute/forward.py").read_text()
-    ).body
-    if isinstance(node, ast.FunctionDef)
+COMPUTE = Path(numpy_reader.__file__).parents[1] / "private/compute"
+IN_JAX = [
+    node
+    for name in ("forward.py", "elements.py")
+    for node in ast.parse((COMPUTE / name).read_text()).body
+]
+FUNCTIONS_IN_JAX = {node.name for node in IN_JAX if isinstance(node, ast.FunctionDef)}
+TABLES_IN_JAX = {
+    node.target.id.strip("_"): {key.value for key in node.value.keys}
+    for node in IN_JAX
+    if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
 }
 
 
@@ -91,6 +96,31 @@ def test_every_reader_knows_the_operations_that_the_table_says(op):
             price(operations)
 
 
+@pytest.mark.parametrize("op", ["norm", "activation", "pool"])
+def test_every_reader_has_a_function_for_each_word(op):
+    field, words = CHOICES[op]
+    table = f"{op.upper()}S"
+    assert {*getattr(numpy_reader, f"_{table}")} == {*words}
+    assert {*getattr(ring_reader, f"_{table}")} == {*words}
+    assert TABLES_IN_JAX[table] == {*words}
+    for word in words:
+        one = example(op) | {field: word}
+        priced = price([LANGUAGE_MODEL[0], {"repeat": 2, "operations": [one]}, LANGUAGE_MODEL[2]])
+        assert priced["total"].comm_bytes > 0
+    with pytest.raises(ValueError, match="mish"):
+        price([LANGUAGE_MODEL[0], example(op) | {field: "mish"}, LANGUAGE_MODEL[2]])
+
+
+def test_a_word_without_a_function_stops_a_reader(monkeypatch):
+    tables = {op: getattr(numpy_reader, f"_{op.upper()}S") for op in ("norm", "activation", "pool")}
+    names = READERS["NumPy"]
+    assert primitives.functions_of(vars(numpy_reader), names, **tables) == numpy_reader.OPERATIONS
+    words = {**CHOICES, "activation": ("function", (*FUNCTIONS, "mish"))}
+    monkeypatch.setattr(primitives, "CHOICES", words)
+    with pytest.raises(LookupError, match="mish"):
+        primitives.functions_of(vars(numpy_reader), names, **tables)
+
+
 # The words of what came last, in any file that knows it.
 ADDITIONS = {
     "the causal convolution": r"_?[uU]nfold",
@@ -122,10 +152,12 @@ def test_an_operation_is_in_at_most_ten_source_files(what):
     if what == "the causal convolution":
         count = {6: "six", 7: "seven", 8: "eight", 9: "nine", 10: "ten"}[len(files)]
         assert f"operation `unfold` is in {count}" in (root / "CONTRIBUTING.md").read_text(), files
-    for reader in ("network.h", "primitives.py", "numpy_reader.py", "ring_reader.py", "forward.py"):
-        found = any(name.endswith(reader) for name in files)
-        # NumPy and JAX write RMSNorm as the LayerNorm that leaves the mean out.
-        assert found or what == "RMSNorm", (reader, files)
+    readers = (
+        ("network.h",), ("primitives.py",), ("numpy_reader.py",),
+        ("ring_reader.py", "ring_elements.py"), ("compute/forward.py", "compute/elements.py"),
+    )  # fmt: skip
+    for reader in readers:
+        assert any(name.endswith(reader) for name in files), (reader, files)
 
 
 def test_the_fields_of_the_table_are_those_of_the_native_side():

@@ -1,6 +1,8 @@
 """Every form of every operation, in each reader: against loops over the keys, and in the table."""
 
+import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from aero.fixed_point import Approximations, functions
 from aero.network import description, numpy_reader, ring_reader
 from aero.network.checks import check_description
 from aero.network.description import LENGTHS, Operation
-from aero.network.primitives import CHOICES, FORMS, PRIMITIVES, READERS
+from aero.network.primitives import CHOICES, FORMS, FUNCTIONS, NORM_ROLES, PRIMITIVES, READERS
 from aero.network.ring_reader import RingNetwork
 from aero.reading import UnreadableFileError
 
@@ -122,6 +124,80 @@ def test_fixed_point_takes_the_first_largest():
     one = Operation("argmax", {"width": 3}, ("x",), "y")
     run = ring_reader.RingOperations(Approximations())
     assert ring_reader.OPERATIONS["argmax"](run, one, {}, run.encode(x)).tolist() == [1, 0]
+
+
+# What each word means, number by number, and where: fixed point has no numbers of large size.
+MEANT = {
+    "relu": (lambda x: max(x, 0.0), (-4, 4)),
+    "leaky_relu": (lambda x: x if x > 0 else 0.25 * x, (-4, 4)),
+    "gelu_tanh": (
+        lambda x: 0.5 * x * (1 + math.tanh(0.7978845608 * (x + 0.044715 * x**3))),
+        (-4, 4),
+    ),
+    "gelu_erf": (lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2)), (-4, 4)),
+    "silu": (lambda x: x / (1 + math.exp(-x)), (-4, 4)),
+    "tanh": (math.tanh, (-4, 4)),
+    "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), (-4, 4)),
+    "exp": (math.exp, (-4, 0)),
+    "reciprocal": (lambda x: 1 / x, (0.5, 4)),
+    "rsqrt": (lambda x: x**-0.5, (0.5, 4)),
+    "relu_squared": (lambda x: max(x, 0.0) ** 2, (-4, 4)),
+}
+
+
+@pytest.mark.parametrize("word", FUNCTIONS)
+def test_numpy_and_fixed_point_compute_what_each_activation_means(word):
+    function, ends = MEANT[word]
+    x = np.linspace(*ends, 24).reshape(1, 4, 6)
+    expected = np.array([function(each) for each in x.flat]).reshape(x.shape)
+    one = Operation("activation", {"function": word, "width": 6, "slope": 0.25}, ("x",), "y")
+    found = numpy_reader.OPERATIONS["activation"](one, {}, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    run = ring_reader.RingOperations(Approximations())
+    found = ring_reader.OPERATIONS["activation"](run, one, {}, run.encode(x))
+    assert np.abs(functions.decode(found) - expected).max() < 0.03
+
+
+@pytest.mark.parametrize("kind", NORM_ROLES)
+def test_numpy_and_fixed_point_compute_what_each_norm_means(kind):
+    x, given = 2 * values(2, 3, 8), values(3, 8, seed=3)
+    weights = {"weight": 1 + given[0] / 4, "bias": given[1], "scale": 1 + given[2] / 4,
+               "alpha": np.array([0.5]), "shift": np.array([0.25])}  # fmt: skip
+    weights = {role: weights[role] for role in NORM_ROLES[kind]}
+    expected = np.zeros_like(x)
+    for b, t in itertools.product(range(2), range(3)):
+        row = [*map(float, x[b, t])]
+        mean = sum(row) / 8
+        centred = [each - mean for each in row] if kind == "layer" else row
+        root = math.sqrt(sum(each**2 for each in centred) / 8 + 1e-5)
+        for c in range(8):
+            gain = weights.get("weight", weights.get("scale"))[c]
+            value = {
+                "layer": centred[c] / root, "rms": row[c] / root, "diagonal": row[c],
+                "dynamic_tanh": math.tanh(0.5 * row[c]),
+                "dynamic_erf": math.erf(0.5 * row[c] + 0.25),
+            }[kind]  # fmt: skip
+            expected[b, t, c] = value * gain + (weights["bias"][c] if "bias" in weights else 0)
+    one = Operation("norm", {"kind": kind, "width": 8, "epsilon": 1e-5}, ("x",), "y")
+    found = numpy_reader.OPERATIONS["norm"](one, weights, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    run = ring_reader.RingOperations(Approximations())
+    found = ring_reader.OPERATIONS["norm"](run, one, weights, run.encode(x))
+    assert np.abs(functions.decode(found) - expected).max() < 0.03
+
+
+@pytest.mark.parametrize("op", ["source", "rearrange", "route"])
+def test_an_operation_that_has_a_price_alone_is_named(op):
+    network = whole("plain")
+    entries = [*network.description["operations"], {"op": op, "inputs": ["x"], "output": "x",
+               **dict.fromkeys(PRIMITIVES[op].fields, 1), "scoring": "softmax"}]  # fmt: skip
+    priced_alone = dataclasses.replace(
+        network, description={**network.description, "operations": entries}
+    )
+    with pytest.raises(ValueError, match=op):
+        numpy_reader.forward(priced_alone, np.zeros((B, T), dtype=int))
+    with pytest.raises(ValueError, match=op):
+        RingNetwork(priced_alone)
 
 
 # --- the table of readers ---------------------------------------------------------------------

@@ -21,10 +21,11 @@ import numpy as np
 from aero.network.description import POSITIONS, Operation
 from aero.network.numpy_reader import distances, visible
 from aero.network.primitives import READERS, functions_of
-from aero.private.settings import EXP_CLIP, PrivateSettings
+from aero.private.compute.elements import ACTIVATIONS as _ACTIVATIONS
+from aero.private.compute.elements import NORMS as _NORMS
+from aero.private.compute.elements import Array, Weights, clipped_exp
+from aero.private.settings import PrivateSettings
 
-Array = Any  # of JAX, or of SPU's compiler in its place
-Weights = dict[str, Array]
 Tensor = np.ndarray[Any, Any]
 
 # Below every score; a causal row's largest is found without looking at the scores to its right.
@@ -218,12 +219,6 @@ def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None
     return weights / total
 
 
-def clipped_exp(x: Array, settings: PrivateSettings) -> Array:
-    """exp(x) for x <= 0, and 0 below `EXP_CLIP` with `exp_clip`."""
-    weights = jnp.exp(x)
-    return jnp.where(x > EXP_CLIP, weights, 0.0) if settings.exp_clip else weights
-
-
 def _shape(
     _: Operation, weights: Weights, __: PrivateSettings, attention: list[Blocks]
 ) -> list[Blocks]:
@@ -251,53 +246,11 @@ def _weighted_sum(
 
 
 def _norm(operation: Operation, weights: Weights, _: PrivateSettings, x: Array) -> Array:
-    kind = operation["kind"]
-    if kind == "diagonal":
-        return x * weights["scale"]
-    if kind in ("dynamic_tanh", "dynamic_erf"):
-        inner = x * weights["alpha"]
-        if "shift" in weights:
-            inner = inner + weights["shift"]
-        # Functions of SPU itself: its erf is right to 6e-4, its tanh to 5e-3.
-        function = jnp.tanh if kind == "dynamic_tanh" else jax.lax.erf
-        squashed = function(inner) * weights["weight"]
-        return squashed + weights["bias"] if "bias" in weights else squashed
-    # As Flax computes it: the mean of the squares, and the gain in the reciprocal root.
-    mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
-    if kind == "layer":
-        mean = jnp.mean(x, axis=-1, keepdims=True)
-        mean_square = jnp.maximum(0.0, mean_square - mean * mean)
-        x = x - mean
-    factor = jax.lax.rsqrt(mean_square + operation["epsilon"]) * weights["weight"]
-    normed = x * factor
-    return normed + weights["bias"] if "bias" in weights else normed
-
-
-_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "reciprocal": lambda x: 1.0 / x,
-    "rsqrt": jax.lax.rsqrt,
-    "relu_squared": lambda x: jnp.square(jnp.maximum(x, 0.0)),
-}
+    return _NORMS[operation["kind"]](operation, weights, x)
 
 
 def _activation(operation: Operation, _: Weights, settings: PrivateSettings, x: Array) -> Array:
-    function = operation["function"]
-    if function == "relu":
-        return jnp.maximum(x, 0.0)
-    if function == "leaky_relu":
-        return jnp.where(x > 0, x, operation["slope"] * x)
-    if function == "silu":  # x times the logistic function takes 1.71 times the bytes
-        half = x * 0.5
-        return half * (1.0 + jnp.tanh(half))
-    if function == "gelu_erf":  # JAX's own, which also divides into erfc, takes 3.2 times the bytes
-        return (x * 0.5) * (1.0 + jax.lax.erf(x * float(np.sqrt(0.5))))
-    if function == "exp":
-        return clipped_exp(x, settings)
-    if function in _FUNCTIONS:
-        return _FUNCTIONS[function](x)
-    return jax.nn.gelu(x, approximate=True)
+    return _ACTIVATIONS[operation["function"]](operation, settings, x)
 
 
 def _multiply(_: Operation, __: Weights, ___: PrivateSettings, x: Array, y: Array) -> Array:
@@ -332,15 +285,29 @@ def _pool(
 ) -> Array:
     """[B, T, C] to [B, 1, C]: a piece gives rows. Lengths are public."""
     own = np.full(x.shape[0], x.shape[1]) if lengths is None else lengths
-    if operation["kind"] == "mean":
-        seen = np.arange(x.shape[1])[:, None] < own[:, None, None]
-        return jnp.sum(jnp.where(seen, x, 0.0), axis=1, keepdims=True) * (1 / own[:, None, None])
-    last = np.zeros_like(own) if operation["kind"] == "first" else own - 1
-    return jnp.concatenate([x[i : i + 1, row : row + 1] for i, row in enumerate(last)])
+    return _POOLS[operation["kind"]](x, own)
+
+
+def _mean_row(x: Array, own: Tensor) -> Array:
+    seen = np.arange(x.shape[1])[:, None] < own[:, None, None]
+    return jnp.sum(jnp.where(seen, x, 0.0), axis=1, keepdims=True) * (1 / own[:, None, None])
+
+
+def _rows_at(x: Array, rows: Tensor) -> Array:
+    return jnp.concatenate([x[i : i + 1, row : row + 1] for i, row in enumerate(rows)])
+
+
+_POOLS: dict[str, Callable[[Array, Tensor], Array]] = {
+    "last": lambda x, own: _rows_at(x, own - 1),
+    "first": lambda x, own: _rows_at(x, np.zeros_like(own)),
+    "mean": _mean_row,
+}
 
 
 def _argmax(_: Operation, __: Weights, ___: PrivateSettings, x: Array) -> Array:
     return jnp.argmax(x, axis=-1).astype(jnp.int32)
 
 
-OPERATIONS = functions_of(globals(), READERS["private"])
+OPERATIONS = functions_of(
+    globals(), READERS["private"], norm=_NORMS, activation=_ACTIVATIONS, pool=_POOLS
+)

@@ -17,6 +17,7 @@ import aero
 from aero.export.plain_weights import write_network
 from aero.models.foreign_writer import describe_model
 from aero.network.files import read_network
+from aero.network.primitives import FUNCTIONS
 
 from ...export.conftest import trained
 from ...models.labels import FAMILIES, LABELS
@@ -55,13 +56,19 @@ def exports(folder):
     }
     for name, model in foreign.items():
         write_network(describe_model(model.eval()), folder / name)
-    functions = ("tanh", "sigmoid", "exp", "relu_squared")
-    for function in functions:
+    for function in FUNCTIONS:
         other = describe_model(foreign["llama"])
         for layer in other.description["operations"]:
-            for operation in layer.get("operations", ()):
+            operations = layer.get("operations", [])
+            for at, operation in enumerate(operations):
                 if operation["op"] == "activation":
-                    operation["function"] = function
+                    # Of positive numbers, where it is a root or a quotient.
+                    first = "exp" if function in ("reciprocal", "rsqrt") else function
+                    then = {**operation, "function": function, "inputs": [operation["output"]]}
+                    operations[at : at + 1] = [
+                        operation | {"function": first}, *([then] if first != function else [])
+                    ]  # fmt: skip
+                    break
         write_network(other, folder / function)
     for form in ATTENTION:
         write_network(whole(form), folder / f"attention, {form}")
@@ -69,7 +76,7 @@ def exports(folder):
         for padded in (True, False):
             write_network(headed(head, padded), folder / f"head, {head}, {padded}")
     write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
-    kinds = (others, foreign, functions, ATTENTION)
+    kinds = (others, foreign, FUNCTIONS, ATTENTION)
     every = len(FAMILIES) * len(LABELS) + sum(map(len, kinds)) + 2 * len(HEADS) + 1
     by_blocks = len(LABELS) + len(ATTENTION) + len(("bloom", "mistral", "delayed"))
     return 2 * every + by_blocks
