@@ -19,7 +19,7 @@ from aero import _core as core
 
 PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(getattr(aero, n)))]
 # Modules that import jax or spu, code that export copies, the command itself, native code.
-JAX = ["forward", "in_process", "inference", "pieces", "spu_runtime", "tcp_parties"]
+JAX = ["elements", "forward", "in_process", "inference", "pieces", "spu_runtime", "tcp_parties"]
 ELSEWHERE = (
     *(f"aero.private.compute.{name}" for name in JAX),
     "aero.private.parties.both_parties_worker",
