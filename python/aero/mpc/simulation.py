@@ -87,8 +87,8 @@ def simulate(
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.
-        stack: A name of `stack_names()`, of an optimized stack ("aero-optimized", ...) or of another
-            paper's ("sigma", "blb"), or the path of a description of your own.
+        stack: A name of `stack_names()`, of an optimized stack ("aero-optimized", ...) or of
+            another paper's ("sigma", "blb"), or the path of a description of your own.
         **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
             (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`); a network without
             label has its sizes. `revealed_routing=True` lets both parties see which experts of a
