@@ -163,7 +163,7 @@ def _summary(data: dict[str, Any]) -> list[str]:
         f"{met(once, 10)} within 10 % as it stands. Once the differences are counted that a "
         f"source's own code shows, it meets {met(then, 2)} within 2 % and {met(then, 10)} within "
         f"10 %: of SPU's protocols {met(of_spu, 2)} of {len(of_spu)} within 2 %, of others "
-        f"{met(others, 10)} of {len(others)} within 10 %. Further off: "
+        f"{met(others, 10)} of {len(others)} within 10 %. Further off, explained in part at most: "
         f"{'; '.join(open_groups)}.",
         "",
         "`off` is the prediction as it stands; `left` is what is left once the differences are "
