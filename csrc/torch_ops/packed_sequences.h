@@ -10,6 +10,7 @@
 #include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/tensor_checks.h"
+#include "csrc/torch_ops/work_shares.h"
 #include "kernels/attention_entropy.h"
 
 namespace aero::torch_ops {
@@ -108,32 +109,28 @@ void run_each(const Params& whole, const PackedSequences& sequences, const RunOn
   }
 }
 
-/// Does all items of all sequences on torch's threads.
+/// Does all items of all sequences on torch's threads. A long sequence's items take longer than a
+/// short one's, so threads share out the work, not the items.
 template <class Params>
 void run_all(const Params& whole, const PackedSequences& sequences) {
   using namespace kernels::cpu;
   std::vector<Params> calls;
-  std::vector<int64_t> ends;
+  WorkShares work;
   size_t bytes = 0;
   for (size_t n = 0; n < sequences.count(); ++n) {
     calls.push_back(params_of(whole, sequences, n));
-    ends.push_back(item_count(calls.back()) + (n ? ends.back() : 0));
+    work.add(item_count(calls.back()), work_of(calls.back()));
     bytes = std::max(bytes, workspace_bytes(calls.back(), 1));
   }
   const Workspace workspace(bytes * static_cast<size_t>(thread_count()));
-  torch::stable::parallel_for(
-      0, ends.empty() ? 0 : ends.back(), 1, [&](int64_t first, int64_t last) {
-        uint32_t thread = 0;
-        torch_get_thread_idx(&thread);
-        void* own = static_cast<char*>(workspace.data()) + bytes * thread;
-        for (auto n = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) -
-                                          ends.begin());
-             first < last; ++n) {
-          const int64_t begin = n ? ends[n - 1] : 0, end = std::min(last, ends[n]);
-          if (first < end) run(calls[n], own, first - begin, end - begin, 0);
-          first = std::max(first, end);
-        }
-      });
+  const int64_t shares = std::min(thread_count(), work.all_items());
+  torch::stable::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
+    uint32_t thread = 0;
+    torch_get_thread_idx(&thread);
+    void* own = static_cast<char*>(workspace.data()) + bytes * thread;
+    work.for_each(first, last, shares,
+                  [&](size_t n, int64_t begin, int64_t end) { run(calls[n], own, begin, end, 0); });
+  });
 }
 
 /// The values of rows that go into a call and come out of it, [1, H, T].
