@@ -285,6 +285,9 @@ class BackwardPass {
         [[maybe_unused]] const bool has_dout = static_cast<bool>(p_.dout), caps = p_.softcap != 0,
                                     drops = variant.dropout.drops, has_largest = p_.dmax_logits,
                                     has_slopes = p_.dslopes, has_bias = p_.dbias;
+        // Few keys have a row's largest score, so most need no look at the lanes.
+        [[maybe_unused]] const uint64_t largest =
+            has_largest ? rows.largest_keys(lane, key) : uint64_t{0};
         const auto convert_rows = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
           Vec<Real> scaled[kPack] = {};
 #pragma GCC unroll 2
@@ -295,7 +298,7 @@ class BackwardPass {
               if (drops) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
             auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
             if constexpr (kVariant)
-              if (has_largest) {
+              if (largest >> (j + n) & 1U) {
                 const Vec<Real> own = rows.of_largest(lane, key + j + n);
                 dtemperature += gradients.beyond_bound(load(memory_ + at_.scores + at), own);
                 result.dscore += own;

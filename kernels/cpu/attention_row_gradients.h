@@ -96,6 +96,17 @@ struct RowGradients {
     return same ? load(dmax_logit + lane) : Vec<Real>{};
   }
 
+  /// The keys from `key` on, one per bit, that have the largest score of any of a vector's queries.
+  uint64_t largest_keys(int64_t lane, int64_t key) const {
+    static_assert(kKeyTile == 64);
+    uint64_t bits = 0;
+    for (int64_t i = lane; i < lane + kL; ++i) {
+      const auto at = static_cast<uint64_t>(largest_key[i] - key);
+      if (at < 64) bits |= uint64_t{1} << at;
+    }
+    return bits;
+  }
+
   /// The part of the sinks in dtemperature, and their gradients.
   void add_sinks(const Params& p, const QueryTile<Real>& q) {
     alignas(64) Real sinks[kQueryTile<Real>];
