@@ -32,12 +32,18 @@ def axis_values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[Fie
 
 def require_once(name: str, values: Iterable[Any]) -> None:
     """Twice the same would be two rows of one thing."""
-    seen: list[Any] = []
+    seen: set[tuple[type, Any]] = set()
+    unhashable: list[Any] = []
     for value in values:
-        if any(value == one and type(value) is type(one) for one in seen):
+        try:
+            is_known = (type(value), value) in seen
+            seen.add((type(value), value))
+        except TypeError:
+            is_known = any(value == one and type(value) is type(one) for one in unhashable)
+            unhashable.append(value)
+        if is_known:
             shown = getattr(value, "label", value)
             raise ValueError(f"sweep: {name} must name each once, got {shown!r} twice")
-        seen.append(value)
 
 
 def split_axes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -20,6 +21,7 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.records import record_bytes
 from aero.internals.run_files import CorpusRecord
 from aero.mpc.network_sweep import SweepRow
+from aero.mpc.sweep_axes import require_once
 from aero.report import to_csv, to_text
 
 
@@ -149,6 +151,30 @@ def test_runs_that_do_not_say_their_text_are_not_of_one_text(
         write_run(tmp_path / label, label, 9.0, corpus)
         write_evaluation(tmp_path / label, tokens)
     assert len(mpc.sweep(runs=[tmp_path]).rows) == 2
+
+
+def test_many_values_are_looked_through_once() -> None:
+    class Value(int):
+        """Counts how often it is compared."""
+
+        compared = 0
+        __hash__ = int.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Value.compared += 1
+            return int(self) == other
+
+    require_once("context_length", map(Value, range(10_000)))
+    assert Value.compared < 10_000
+    with pytest.raises(ValueError, match="each once"):
+        require_once("context_length", [*map(Value, range(10)), Value(7)])
+
+
+@pytest.mark.parametrize("value", [3, {"name": "mine"}])
+def test_whatever_is_given_twice_is_an_error(value: object) -> None:
+    require_once("networks", [value, {"name": "other"}])
+    with pytest.raises(ValueError, match="each once"):
+        require_once("networks", [value, {"name": "other"}, copy.copy(value)])
 
 
 def test_a_run_that_is_named_twice_is_one_row(tmp_path: Path) -> None:

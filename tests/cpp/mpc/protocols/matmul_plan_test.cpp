@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <stdexcept>
 
@@ -30,6 +31,41 @@ TEST(MatmulPlan, FindsTheBlocksOfSpu) {
   EXPECT_EQ(plan_matmul({128, 128, 64}).block, (Block{1, 128, 64}));
   // The work of packing its responses decides this one: else {5, 32, 51}.
   EXPECT_EQ(plan_matmul({134, 32, 88}).block, (Block{5, 16, 88}));
+}
+
+// matmat_prot.cc's search as it stands there: every number of rows, the last of equal weights.
+Block block_of_every_search(const MatmulShape& shape, bool packs) {
+  const auto blocks = [](std::int64_t size, std::int64_t block) {
+    return std::ceil(static_cast<double>(size) / static_cast<double>(block));
+  };
+  const auto outputs = static_cast<double>(shape.rows * shape.columns);
+  Block best{};
+  double least = std::numeric_limits<double>::infinity();
+  for (std::int64_t d0 = 1; d0 <= std::min<std::int64_t>(8192, shape.rows); ++d0)
+    for (std::int64_t d1 = 1; d1 <= std::min(shape.inner, 8192 / d0); d1 += packs ? d1 : 1) {
+      const std::int64_t d2 = std::min(shape.columns, 8192 / d0 / d1);
+      const double b0 = blocks(shape.rows, d0), b1 = blocks(shape.inner, d1),
+                   b2 = blocks(shape.columns, d2), packed = std::ceil(outputs / 8192);
+      const double weight =
+          1000 * (std::min(b0, b2) * b1 + std::ceil(b0 * b2 / static_cast<double>(d1))) +
+          (packs ? packed * static_cast<double>(d1) : 0) + b0 * b1 * b2 / 10;
+      if (weight <= least) least = weight, best = {d0, d1, d2};
+    }
+  return best;
+}
+
+TEST(MatmulPlan, HasTheBlocksOfASearchThroughEveryNumberOfRows) {
+  std::mt19937 random(0);
+  for (int round = 0; round < 300; ++round) {
+    const std::int64_t most = std::int64_t{1} << (1 + random() % 14);
+    const MatmulShape shape{1 + static_cast<std::int64_t>(random()) % most,
+                            1 + static_cast<std::int64_t>(random()) % 800,
+                            1 + static_cast<std::int64_t>(random()) % 3000};
+    const Block block = plan_matmul(shape).block;
+    EXPECT_TRUE(block == block_of_every_search(shape, true) ||
+                block == block_of_every_search(shape, false))
+        << shape.rows << " " << shape.inner << " " << shape.columns;
+  }
 }
 
 TEST(MatmulPlan, BlocksFitIntoAPolynomialAndCoverTheProduct) {
