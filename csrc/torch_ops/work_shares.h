@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -50,7 +51,7 @@ class WorkShares {
     if (call == items_.size()) return {call, 0};
     const double before = call == 0 ? 0.0 : ends_[call - 1];
     const double part = (work - before) / (ends_[call] - before);
-    return {call, static_cast<int64_t>(part * static_cast<double>(items_[call]) + 0.5)};
+    return {call, std::llround(part * static_cast<double>(items_[call]))};
   }
 
   /// Calls body(call, first, last) for the items of the shares [first_share, last_share) of each

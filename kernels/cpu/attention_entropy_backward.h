@@ -298,7 +298,7 @@ class BackwardPass {
               if (drops) dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
             auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
             if constexpr (kVariant)
-              if (largest >> (j + n) & 1U) {
+              if ((largest >> static_cast<uint64_t>(j + n)) & 1U) {
                 const Vec<Real> own = rows.of_largest(lane, key + j + n);
                 dtemperature += gradients.beyond_bound(load(memory_ + at_.scores + at), own);
                 result.dscore += own;
