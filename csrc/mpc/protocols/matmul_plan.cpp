@@ -26,10 +26,9 @@ Block search_block(const MatmulShape& shape, bool pack_responses) {
   const std::int64_t packed_outputs = ceil_div(shape.rows * shape.columns, kPolynomialDegree);
   const std::int64_t most_rows = std::min(kPolynomialDegree, shape.rows);
   for (std::int64_t d0 = 1; d0 <= most_rows; ++d0) {
-    const std::int64_t room = kPolynomialDegree / d0, row_blocks = ceil_div(shape.rows, d0);
-    // More rows weigh as much as long as neither changes, and the last of them wins.
+    const std::int64_t room = kPolynomialDegree / d0;
+    // More rows that leave as much room are never more blocks, so the most of them win.
     d0 = std::min(most_rows, kPolynomialDegree / room);
-    if (row_blocks > 1) d0 = std::min(d0, (shape.rows - 1) / (row_blocks - 1));
     for (std::int64_t d1 = 1; d1 <= std::min(shape.inner, room);
          d1 = pack_responses ? 2 * d1 : d1 + 1) {
       const Block block = {d0, d1, std::min(shape.columns, room / d1)};
