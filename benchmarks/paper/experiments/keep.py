@@ -40,10 +40,14 @@ def packed(target: str, output: Path) -> bytes:
     with tarfile.open(fileobj=memory, mode="w:xz", preset=9) as archive:
         for key in sorted(finished(target, output)):
             folder = output / "cells" / key
-            sums = (folder / CHECKSUMS).read_text().splitlines(keepends=True)
-            own = "".join(line for line in sums if line.split()[1] in FILES)
-            contents = {CHECKSUMS: own.encode()}
-            contents |= {name: (folder / name).read_bytes() for name in FILES}
+            # A run that diverged has no evaluation.
+            own = {
+                line.split()[1]: line
+                for line in (folder / CHECKSUMS).read_text().splitlines(keepends=True)
+                if line.split()[1] in FILES
+            }
+            contents = {name: (folder / name).read_bytes() for name in own}
+            contents[CHECKSUMS] = "".join(own.values()).encode()
             for name, content in sorted(contents.items()):
                 member = tarfile.TarInfo(str(PurePosixPath("runs", target, "cells", key, name)))
                 member.size = len(content)

@@ -38,8 +38,11 @@ def test_kept_runs_are_cells_of_their_target_that_ended(target: str, tmp_path: P
         assert run_damage(output / "cells" / folder, info["status"]) == []
 
 
-def test_what_is_packed_is_what_was_unpacked_and_nothing_is_lost(tmp_path: Path) -> None:
-    target, archive = TARGETS[0], tmp_path / "again.tar.xz"
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_packed_is_what_was_unpacked_and_nothing_is_lost(
+    target: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "again.tar.xz"
     output = unpacked(target, tmp_path)
     first, *_ = cells = sorted(kept_runs(KEPT / f"{target}.tar.xz", target))
     for name in ("sample.json", "analysis.npz"):
