@@ -77,7 +77,7 @@ def keep(target: str, output: Path, archive: Path) -> int:
     lost = kept_runs(archive, target) - found
     if lost:
         raise ValueError(
-            f"keep: {output} must have the runs of {archive}; unpack it there: {min(lost)} lacks"
+            f"keep: {output} must have the runs of {archive}; unpack it, {min(lost)} is missing"
         )
     write_bytes_atomically(archive, packed(target, output))
     return len(found)
