@@ -47,14 +47,6 @@ void run_where_it_is(kernels::AttentionEntropyBackwardParams& params,
   run_parallel(params);
 }
 
-/// Zeros for a kernel to write among, where they are wanted.
-Result zeros_where(bool wanted, const Tensor& like, const Shape& shape, ScalarType type) {
-  Result result(like, shape, type, wanted);
-  Tensor memory = result.tensor();
-  torch::stable::zero_(memory);
-  return result;
-}
-
 /// Sums a gradient [B, H, ...] to the shape of a tensor that broadcasts to it; empty where the
 /// gradient is not there.
 Tensor sum_to_shape_of(const OptionalTensor& like, const Tensor& gradient) {
@@ -62,7 +54,7 @@ Tensor sum_to_shape_of(const OptionalTensor& like, const Tensor& gradient) {
   const int64_t missing = gradient.dim() - like->dim();
   Shape summed;
   for (int64_t d = 0; d < gradient.dim(); ++d)
-    if (d < missing || (like->size(d - missing) == 1 && gradient.size(d) != 1)) summed.push_back(d);
+    if (gradient.size(d) != 1 && (d < missing || like->size(d - missing) == 1)) summed.push_back(d);
   const Tensor sum = summed.empty() ? gradient : torch::stable::sum(gradient, summed);
   return torch::stable::reshape(sum, shape_of(*like));
 }
@@ -154,11 +146,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
   const Rows& rows = inputs.rows;
   const Result dsinks(q, rows.shape(), inputs.statistics, needs_sinks && sinks);
   const Result dslopes(q, rows.shape(), inputs.statistics, needs_alibi_slopes && alibi_slopes);
-  const Result dbias = zeros_where(
-      needs_bias && bias, q, {rows.batch, rows.heads, rows.queries, rows.keys}, inputs.statistics);
+  const bool shares_bias = bias && rows.batch > 1 && (bias->dim() < 4 || bias->size(0) == 1);
+  const Result dbias(q, {shares_bias ? 1 : rows.batch, rows.heads, rows.queries, rows.keys},
+                     inputs.statistics, needs_bias && bias);
   params.dsinks = dsinks.data();
   params.dslopes = dslopes.data();
-  params.dbias = dbias.data();
+  params.dbias = dbias.view();
+  if (shares_bias) params.dbias.strides.batch = 0;
   params.threads = thread_count();
   if (inputs.rows.heads > 0 && inputs.sequences) {
     run_packed(params, *inputs.sequences, q, inputs.statistics,

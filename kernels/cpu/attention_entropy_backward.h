@@ -26,32 +26,35 @@ class BackwardPass {
 
   /// One item per key head computes all gradients of it and of the heads that use it. With fewer
   /// key heads than threads, scores and dP are computed twice instead: items for dK and dV own a
-  /// block of keys, items for dQ and dtemperature a tile of queries. Nothing is ever summed over
-  /// threads, so there are no atomics and the result is the same run to run.
+  /// block of keys, items for dQ and dtemperature a tile of queries. Where a gradient of the bias
+  /// is summed over the batch, items go through all entries. Nothing is ever summed over threads,
+  /// so there are no atomics and the result is the same run to run.
   static int64_t item_count(const Params& p) {
-    const int64_t key_heads = p.batch * p.key_heads;
-    if (has_whole_heads(p)) return key_heads;
-    return key_heads * key_blocks(p) + p.batch * p.heads * query_tiles(p);
+    if (has_whole_heads(p)) return whole_heads(p);
+    return p.batch * p.key_heads * key_blocks(p) + entries_apart(p) * p.heads * query_tiles(p);
   }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
-    const int64_t key_heads = p.batch * p.key_heads;
-    const bool whole_heads = has_whole_heads(p);
-    const int64_t key_items = key_heads * key_blocks(p);
+    const int64_t key_items = p.batch * p.key_heads * key_blocks(p),
+                  together = p.entries_together();
     [[maybe_unused]] const typename Operands::Registers registers(p.head_dim);
     for (int64_t item = first; item < last; ++item) {
-      if (whole_heads) {
-        BackwardPass(p, memory, item, 0, p.keys, true).all_queries(true);
+      if (has_whole_heads(p)) {
+        for (int64_t b = 0; b < together; ++b)
+          BackwardPass(p, memory, b * p.key_heads + item, 0, p.keys, true).all_queries(true);
       } else if (item < key_items) {
         const int64_t begin = item % key_blocks(p) * kKeyBlock;
         const int64_t end = smaller(p.keys, begin + kKeyBlock);
         BackwardPass(p, memory, item / key_blocks(p), begin, end, true).all_queries(false);
       } else {
-        const int64_t n = item - key_items, head = n / query_tiles(p);
-        const int64_t group = p.heads / p.key_heads, tile = n % query_tiles(p);
-        const TileRange<Real> q(p, head / p.heads, head % p.heads, tile);
-        BackwardPass(p, memory, head / group, q.first_key(p), q.visible_keys(p), false)
-            .query_tile(head % p.heads, tile, true);
+        const int64_t n = item - key_items, tile = n % query_tiles(p);
+        const int64_t group = p.heads / p.key_heads;
+        for (int64_t b = 0; b < together; ++b) {
+          const int64_t head = b * p.heads + n / query_tiles(p);
+          const TileRange<Real> q(p, head / p.heads, head % p.heads, tile);
+          BackwardPass(p, memory, head / group, q.first_key(p), q.visible_keys(p), false)
+              .query_tile(head % p.heads, tile, true);
+        }
       }
     }
   }
@@ -90,7 +93,11 @@ class BackwardPass {
       values_ = Operands::rows(v, count, p_.value_dim, copy_values, operands(at_.values));
   }
 
-  static bool has_whole_heads(const Params& p) { return p.batch * p.key_heads >= p.threads; }
+  static int64_t entries_apart(const Params& p) {
+    return p.batch / larger(1, p.entries_together());
+  }
+  static int64_t whole_heads(const Params& p) { return entries_apart(p) * p.key_heads; }
+  static bool has_whole_heads(const Params& p) { return whole_heads(p) >= p.threads; }
   static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
   static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
 
@@ -149,10 +156,13 @@ class BackwardPass {
     const int64_t first_key = larger(key_begin_, q.first_key(p_));
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
     if (last_key <= first_key && wants_dq) dq.store_zeros();
+    const bool wants_dbias = wants_queries && static_cast<bool>(p_.dbias);
+    if (wants_dbias && !adds_dbias(p_, q)) clear_unseen_dbias(p_, q);
     for (int64_t key = first_key; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
       alignas(64) Real unused_maxima[kTile] = {};
+      announce_next_bias(p_, q, key + kKeyTile, last_key, prefetch);
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries_t)),
                                keys_.from(row), p_.head_dim / kPack, memory_ + at_.scores,
                                unused_maxima, prefetch);
@@ -162,7 +172,7 @@ class BackwardPass {
         compute_dscores<true>(q, visible, key, {transform, dropout}, rows);
       else
         compute_dscores<false>(q, visible, key, {transform, dropout}, rows);
-      if (p_.dbias && wants_queries) store_dbias(p_, q, visible, key, memory_ + at_.dbias);
+      if (wants_dbias) store_dbias(p_, q, visible, key, memory_ + at_.dbias);
       if (wants_dq)
         dq.add(visible, weighted_from<Operands>(packed_keys_, row), operands(at_.dscores),
                {key == first_key, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
@@ -284,7 +294,7 @@ class BackwardPass {
         // Locals, as what is stored may be anything to the compiler.
         [[maybe_unused]] const bool has_dout = static_cast<bool>(p_.dout), caps = p_.softcap != 0,
                                     drops = variant.dropout.drops, has_largest = p_.dmax_logits,
-                                    has_slopes = p_.dslopes, has_bias = p_.dbias;
+                                    has_slopes = p_.dslopes, has_bias = static_cast<bool>(p_.dbias);
         // Few keys have a row's largest score, so most need no look at the lanes.
         [[maybe_unused]] const uint64_t largest =
             has_largest ? rows.largest_keys(lane, key) : uint64_t{0};

@@ -9,6 +9,7 @@ namespace {
 
 /// One item per key head: all gradients of it and of the heads that use it. Keys come in blocks, so
 /// that keys and values are read and their gradients written once, however many rows share them.
+/// Where the gradient of the bias is summed over the batch, an item goes through all entries.
 template <class E, class R>
 class DecodeBackwardPass {
  public:
@@ -21,11 +22,14 @@ class DecodeBackwardPass {
     return (kKeyTile * (width(p) + value_width(p)) + rows * row_stride(p)) *
            static_cast<int64_t>(sizeof(Real));
   }
-  static int64_t item_count(const Params& p) { return p.batch * p.key_heads; }
+  static int64_t item_count(const Params& p) {
+    return p.batch / larger(1, p.entries_together()) * p.key_heads;
+  }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
     for (int64_t item = first; item < last; ++item)
-      DecodeBackwardPass(p, static_cast<Real*>(memory), item).run_key_head();
+      for (int64_t b = 0; b < p.entries_together(); ++b)
+        DecodeBackwardPass(p, static_cast<Real*>(memory), b * p.key_heads + item).run_key_head();
   }
 
  private:
@@ -87,6 +91,12 @@ class DecodeBackwardPass {
       center = dots_of_rows(row_of(p_.out), 1, own.dout, p_.value_dim);
     }
     store(own.center, splat(center[0] - value_of(p_.dlogsumexp, n)));
+    if (p_.dbias && (batch_ == 0 || p_.dbias.strides.batch != 0))
+      __builtin_memset(dbias_of(row), 0, static_cast<size_t>(p_.keys) * sizeof(Real));
+  }
+
+  Real* dbias_of(const DecodeRow<Element, Real>& row) const {
+    return rows_at<Real>(p_.dbias, row.batch, row.head, row.index).data;
   }
 
   /// Element n of [B, H, T] counted from this key head's first row; 0 if there is no such gradient.
@@ -141,9 +151,11 @@ class DecodeBackwardPass {
       Vec<Real> scaled = result.dscore * row.scale;
       if (p_.softcap != 0) scaled *= load(cap_slopes + j);
       if (p_.dslopes) dslope += result.dscore * row.distance_to(p_, key + j);
-      if (p_.dbias)
-        store_part<Real>(static_cast<Real*>(p_.dbias) + (first_row_ + n) * p_.keys + key + j,
-                         result.dscore / row.temperature, count - j);
+      if (p_.dbias) {
+        Real* const to = dbias_of(row) + key + j;
+        store_part<Real>(to, load_part<Real>(to, count - j) + result.dscore / row.temperature,
+                         count - j);
+      }
       store(weights + j, dropout.weight_of(result.weight, key + j));
       store(dscores + j, scaled);
     }

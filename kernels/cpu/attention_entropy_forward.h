@@ -125,6 +125,7 @@ class ForwardPass {
       const Visibility<Real> visible(p_, q, key, key_end);
       alignas(64) Real maxima[kTile], factors[kTile];
       begin_maxima(state, largest, maxima);
+      announce_next_bias(p_, q, key + kKeyTile, key_end, prefetch);
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)),
                                keys_.from(key), p_.head_dim / kPack, memory_ + at_.scores, maxima,
                                prefetch);

@@ -199,6 +199,24 @@ struct RowGradients {
   }
 };
 
+/// Whether an entry of the batch before this one has begun dbias.
+template <class Real>
+bool adds_dbias(const AttentionEntropyBackwardParams& p, const TileRange<Real>& q) {
+  return q.batch > 0 && p.dbias.strides.batch == 0;
+}
+
+/// Zeros before and behind the tiles of keys that a tile of queries sees.
+template <class Real>
+void clear_unseen_dbias(const AttentionEntropyBackwardParams& p, const TileRange<Real>& q) {
+  const auto rows = rows_at<Real>(p.dbias, q.batch, q.head, q.first);
+  const int64_t seen = larger(0, q.visible_keys(p)), first = smaller(q.first_key(p), seen);
+  constexpr size_t size = sizeof(Real);
+  for (int64_t i = 0; i < q.count; ++i) {
+    __builtin_memset(rows.row(i), 0, static_cast<size_t>(first) * size);
+    __builtin_memset(rows.row(i) + seen, 0, static_cast<size_t>(p.keys - seen) * size);
+  }
+}
+
 /// dbias = dS / t of what a tile of keys sees; `tile`: dS, [keys, tile].
 template <class Real>
 void store_dbias(const AttentionEntropyBackwardParams& p, const QueryTile<Real>& q,
@@ -210,8 +228,10 @@ void store_dbias(const AttentionEntropyBackwardParams& p, const QueryTile<Real>&
     for (int64_t j = v < q.vectors ? visible.end[v] : 0; j < visible.count; ++j)
       store(tile + j * kQueryTile<Real> + v * lanes, Vec<Real>{});
   }
-  const Matrix<Real> rows{static_cast<Real*>(p.dbias) + q.row(p, 0) * p.keys + key, p.keys};
-  store_transposed(tile, inverse, rows, q.count, visible.count);
+  const auto rows = rows_at<Real>(p.dbias, q.batch, q.head, q.first).from(0, key);
+  with_flag(adds_dbias(p, q), [&](auto adds) {
+    store_transposed<decltype(adds)::value>(tile, inverse, rows, q.count, visible.count);
+  });
 }
 
 }  // namespace

@@ -26,48 +26,77 @@ class Prefetch {
   template <class Element, class T>
   void add(const TensorView<T>& tensor, int64_t b, int64_t h, int64_t first, int64_t rows,
            int64_t columns) {
-    if (!tensor || rows <= 0) return;
-    const auto from = rows_at<const Element>(tensor, b, h, first);
-    const auto* data = reinterpret_cast<const char*>(from.data);
-    const int64_t stride = from.stride * static_cast<int64_t>(sizeof(Element));
-    int64_t bytes = columns * static_cast<int64_t>(sizeof(Element));
-    if (stride == bytes) bytes *= rows, rows = 1;
-    const int64_t lines = (bytes + kLine - 1) / kLine;
-    ranges_[count_++] = {data, stride, rows, lines, lines};
-    lines_ += rows * lines;
+    if (tensor) add(rows_at<const Element>(tensor, b, h, first), rows, columns);
+  }
+  template <class Element>
+  void add(Matrix<const Element> from, int64_t rows, int64_t columns) {
+    item_.add(from, rows, columns);
   }
   /// Spreads what was added over the rows of products to come.
-  void spread(int64_t rows) {
-    const int64_t steps = rows / kRows;
-    per_step_ = steps > 0 ? (lines_ + steps - 1) / steps : 0;
+  void spread(int64_t rows) { item_.spread(rows); }
+
+  /// The same of rows that the next tile of keys reads, spread over the scores of this one.
+  template <class Element>
+  void add_for_next_keys(Matrix<const Element> from, int64_t rows, int64_t columns) {
+    keys_ = {};
+    keys_.add(from, rows, columns);
+    keys_.spread(kKeyTile);
   }
 
   /// Before a group of `rows` rows of a product.
   AERO_INLINE void step(int rows) {
-    int64_t due = rows < kRows ? per_step_ : rows / kRows * per_step_;
-    while (due > 0 && next_ < count_) {
-      Range& range = ranges_[next_];
-      const int64_t now = smaller(due, range.left);
-      const char* line = range.data + (range.lines - range.left) * kLine;
-      for (int64_t n = 0; n < now; ++n) __builtin_prefetch(line + n * kLine, 0, 3);
-      due -= now;
-      range.left -= now;
-      if (range.left > 0) continue;
-      range.data += range.stride;
-      range.left = range.lines;
-      if (--range.rows == 0) ++next_;
-    }
+    item_.step(rows);
+    if (!keys_.is_empty()) keys_.step(rows);
   }
 
  private:
-  static constexpr int64_t kLine = 64;
-  struct Range {
-    const char* data;  ///< a row
-    int64_t stride, rows, lines, left;
+  template <int kMost>
+  class Ranges {
+   public:
+    template <class Element>
+    void add(Matrix<const Element> from, int64_t rows, int64_t columns) {
+      if (rows <= 0) return;
+      const auto* data = reinterpret_cast<const char*>(from.data);
+      const int64_t stride = from.stride * static_cast<int64_t>(sizeof(Element));
+      int64_t bytes = columns * static_cast<int64_t>(sizeof(Element));
+      if (stride == bytes) bytes *= rows, rows = 1;
+      const int64_t lines = (bytes + kLine - 1) / kLine;
+      ranges_[count_++] = {data, stride, rows, lines, lines};
+      lines_ += rows * lines;
+    }
+    void spread(int64_t rows) {
+      const int64_t steps = rows / kRows;
+      per_step_ = steps > 0 ? (lines_ + steps - 1) / steps : 0;
+    }
+    bool is_empty() const { return next_ == count_; }
+    AERO_INLINE void step(int rows) {
+      int64_t due = rows < kRows ? per_step_ : rows / kRows * per_step_;
+      while (due > 0 && next_ < count_) {
+        Range& range = ranges_[next_];
+        const int64_t now = smaller(due, range.left);
+        const char* line = range.data + (range.lines - range.left) * kLine;
+        for (int64_t n = 0; n < now; ++n) __builtin_prefetch(line + n * kLine, 0, 3);
+        due -= now;
+        range.left -= now;
+        if (range.left > 0) continue;
+        range.data += range.stride;
+        range.left = range.lines;
+        if (--range.rows == 0) ++next_;
+      }
+    }
+
+   private:
+    static constexpr int64_t kLine = 64;
+    struct Range {
+      const char* data;  ///< a row
+      int64_t stride, rows, lines, left;
+    };
+    Range ranges_[kMost];
+    int count_ = 0, next_ = 0;
+    int64_t lines_ = 0, per_step_ = 0;
   };
-  Range ranges_[9];
-  int count_ = 0, next_ = 0;
-  int64_t lines_ = 0, per_step_ = 0;
+  Ranges<9> item_;
+  Ranges<1> keys_;
 };
 
 /// A tile of queries of one head.
@@ -148,6 +177,7 @@ struct Visibility {
   int64_t count;            ///< keys of the tile
   int64_t diagonal;         ///< query i sees no key above i + diagonal
   int64_t end[kColumns];    ///< rows [0, end[v]) of vector v are computed; ascending in v
+  int64_t shown[kColumns];  ///< rows [0, shown[v]) hide no key from vector v; at most end[v]
   int64_t masked;           ///< rows from here on consult `bits`
   uint64_t bits[kKeyTile];  ///< bit i of row j: query i sees key j
 
@@ -168,6 +198,10 @@ struct Visibility {
         p.window_left < 0 ? -kKeyTile : q.first + p.keys - p.queries - p.window_left - key;
     const int64_t hidden = smaller(count, begin + q.count - 1);
     if (p.mask || hidden > 0) masked = 0;
+    for (int v = 0; v < kColumns; ++v) {
+      const int64_t by_rule = p.ends() ? larger(0, v * kLanes<Real> + diagonal + 1) : count;
+      shown[v] = p.mask || hidden > 0 ? 0 : smaller(end[v], by_rule);
+    }
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
     if (p.mask) and_mask(p, q, key);
     for (int64_t j = 0; j < hidden; ++j)

@@ -65,21 +65,97 @@ AERO_INLINE Vec<Real> distance(int64_t from) {
   return absolute(lane_numbers<Real>() + static_cast<Real>(from));
 }
 
-/// The bias of the first tile of keys of a tile of queries; the tile before takes that of the
-/// others.
+/// The bias of a tile, where it is to be fetched: function(its rows, how many columns).
+template <class Real, class Function>
+void with_bias_rows(const AttentionEntropyParams& p, const TileRange<Real>& q, int64_t key,
+                    const Function& function) {
+  if (!p.bias || p.bias.strides.column != 1 || key >= p.keys) return;
+  with_bias_type<Real>(p, [&](auto type) {
+    function(rows_at<const decltype(type)>(p.bias, q.batch, q.head, q.first).from(0, key),
+             smaller(kKeyTile, p.keys - key));
+  });
+}
+/// Fetches the bias of the first tile of keys of the next tile of queries.
 template <class Real>
 void announce_bias(const AttentionEntropyParams& p, const TileRange<Real>& next,
                    Prefetch& prefetch) {
-  if (!p.bias || p.bias.strides.column != 1) return;
-  with_bias_type<Real>(p, [&](auto type) {
-    using Bias = decltype(type);
-    TensorView<const void> from = p.bias;
-    const int64_t key = next.first_key(p);
-    from.data = static_cast<const Bias*>(p.bias.data) + key;
-    prefetch.add<Bias>(from, next.batch, next.head, next.first, next.count,
-                       smaller(kKeyTile, p.keys - key));
+  with_bias_rows(p, next, next.first_key(p),
+                 [&](auto rows, int64_t columns) { prefetch.add(rows, next.count, columns); });
+}
+/// Fetches that of the tile of keys from `key` on.
+template <class Real>
+void announce_next_bias(const AttentionEntropyParams& p, const TileRange<Real>& q, int64_t key,
+                        int64_t key_end, Prefetch& prefetch) {
+  if (key >= key_end) return;
+  with_bias_rows(p, q, key, [&](auto rows, int64_t columns) {
+    prefetch.add_for_next_keys(rows, q.count, columns);
   });
 }
+
+/// The bias of a vector of queries and a few keys, which is turned in registers. With `kPairs`
+/// neighbours of 16 bits are turned together: half the exchanges.
+template <class Real, class Bias, bool kPairs>
+class BiasBlock {
+ public:
+  static constexpr int64_t kL = kLanes<Real>, kKeys = kPairs ? 2 * kL : kL;
+
+  /// kKeys keys of `queries` rows.
+  AERO_INLINE void load(Matrix<const Bias> rows, int64_t queries) {
+    using Unit = std::conditional_t<kPairs, Pair, Bias>;
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kL; ++i) {
+      rows_[i] = Vec<Real>{};
+      if (i >= queries) continue;
+      rows_[i] = load_elements(reinterpret_cast<const Unit*>(rows.row(i)));
+    }
+  }
+  /// The first `count` keys, `step` apart; not pairs.
+  AERO_INLINE void load_some(Matrix<const Bias> rows, int64_t step, int64_t queries,
+                             int64_t count) {
+    if (step == 1 && count >= kL) return load(rows, queries);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kL; ++i) {
+      rows_[i] = Vec<Real>{};
+      if (i >= queries) continue;
+      const Bias* row = rows.row(i);
+      if (step == 1)
+        rows_[i] = load_part<Real>(row, count);
+      else
+        for (int64_t j = 0; j < smaller(kL, count); ++j) rows_[i][j] = to_real<Real>(row[j * step]);
+    }
+  }
+
+  /// Whether all of it is at least `bound`, or NaN.
+  AERO_INLINE bool is_tame(Real bound) const {
+    Vec<Real> lowest{};
+#pragma GCC unroll 16
+    for (const Vec<Real>& row : rows_) {
+      if constexpr (kPairs)
+        lowest = minimum(high_of_pairs(row), minimum(low_of_pairs(row), lowest));
+      else
+        lowest = minimum(row, lowest);
+    }
+    return are_all_at_least(lowest, splat(bound));
+  }
+
+  /// Calls take(key, vector of queries); uses the block up.
+  template <class Take>
+  AERO_INLINE void for_each_key(const Take& take) {
+    transpose<Real>(rows_);
+#pragma GCC unroll 16
+    for (int64_t j = 0; j < kL; ++j) {
+      if constexpr (kPairs) {
+        take(2 * j, low_of_pairs(rows_[j]));
+        take(2 * j + 1, high_of_pairs(rows_[j]));
+      } else {
+        take(j, rows_[j]);
+      }
+    }
+  }
+
+ private:
+  Vec<Real> rows_[kL];
+};
 
 /// Calls function(Constant<0>) or function(Constant<1>).
 template <class Function>
@@ -127,6 +203,7 @@ class TileTransform {
  private:
   static constexpr int kTile = kQueryTile<Real>;
   static constexpr int kL = kLanes<Real>;
+  static constexpr int64_t kBiasKeys = 2 * kL;  ///< of a bias that are turned at once
   /// What bias and slopes may take from a score, in units of log 2, and leave it a number.
   static constexpr Real kTame = Real(0x1p100);
 
@@ -134,12 +211,12 @@ class TileTransform {
   void apply_parts(const Visibility<Real>& visible, int64_t key, Real* scores, Real* maxima) const {
     const Transform<Real> transform(p_, q_.batch, q_.head);
     Real* const cap_slopes = cap_slopes_;
-    alignas(64) Real bias[kL * kL];
+    alignas(64) Real bias[kBiasKeys * kL];
     for (int v = 0; v < q_.vectors; ++v) {
-      const int64_t lane = v * kL, end = visible.end[v];
+      const int64_t lane = v * kL, end = visible.end[v], shown = visible.shown[v];
       const Vec<Real> log2_inverse = load(log2_inverse_ + lane);
-      Vec<Real> top = load(maxima + lane);
       const auto score_rows = [&](auto may_hide, int64_t first, int64_t last) AERO_LAMBDA_INLINE {
+        Vec<Real> top = load(maxima + lane);
         Vec<Real> behind =
             lane_numbers<Real>() + static_cast<Real>(diagonal_of(lane) - key - first);
         for (int64_t j = first; j < last; ++j) {
@@ -162,54 +239,86 @@ class TileTransform {
           top = maximum(top, x);
           store(scores + at, x);
         }
+        store(maxima + lane, top);
       };
-      for (int64_t first = 0; first < end; first += kL) {
-        const int64_t last = smaller(first + kL, end);
-        Real lowest = 0;
-        if constexpr (kAdds) lowest = load_bias(lane, key + first, visible.count - first, bias);
+      for (int64_t first = 0, last = 0; first < end; first = last) {
+        if constexpr (kAdds && !kCaps && !kFalls) {
+          const int64_t at = first * kTile + lane;
+          last = first + add_bias(lane, key + first, shown - first, scores + at, maxima + lane);
+          if (last > first) continue;
+        }
+        bool is_tame = true;
+        if constexpr (kAdds) {
+          last = smaller(first + kBiasKeys, end);
+          is_tame = load_bias(lane, key + first, visible.count - first, bias);
+        } else {
+          last = first < shown ? shown : end;
+        }
         // What is tame hides nothing.
-        if (last <= visible.masked && lowest >= tame_bias_)
+        if (last <= shown && is_tame)
           score_rows(Constant<0>{}, first, last);
         else
           score_rows(Constant<1>{}, first, last);
       }
-      store(maxima + lane, top);
     }
   }
 
   /// The key that the query in lane `lane` stands at.
   int64_t diagonal_of(int64_t lane) const { return q_.first + lane + p_.keys - p_.queries; }
 
-  /// The bias of `count` keys, at most kL, and of a vector of queries: [keys, queries]. Returns the
-  /// least of it and 0.
-  [[gnu::noinline]] Real load_bias(int64_t lane, int64_t key, int64_t count, Real* to) const {
-    Vec<Real> block[kL];
+  /// The rows of the bias beside the queries from `lane` on, from a key on.
+  template <class Bias>
+  AERO_INLINE Matrix<const Bias> bias_rows(int64_t lane, int64_t key) const {
+    return rows_at<const Bias>(p_.bias, q_.batch, q_.head, q_.first + lane)
+        .from(0, key * p_.bias.strides.column);
+  }
+
+  /// The bias of `count` keys, at most kBiasKeys, and of a vector of queries: [keys, queries].
+  /// Returns whether all of it is tame.
+  [[gnu::noinline]] bool load_bias(int64_t lane, int64_t key, int64_t count, Real* to) const {
+    bool is_tame = true;
     with_bias_type<Real>(p_, [&](auto type) AERO_LAMBDA_INLINE {
       using Bias = decltype(type);
-      const int64_t step = p_.bias.strides.column, queries = q_.count - lane;
-      const auto rows =
-          rows_at<const Bias>(p_.bias, q_.batch, q_.head, q_.first + lane).from(0, key * step);
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < kL; ++i) {
-        block[i] = Vec<Real>{};
-        if (i >= queries) continue;
-        const Bias* row = rows.row(i);
-        if (step == 1) {
-          block[i] = load_part<Real>(row, count);
-          __builtin_prefetch(row + kKeyTile, 0, 2);  // of the next tile of keys
-        } else {
-          for (int64_t j = 0; j < smaller(kL, count); ++j)
-            block[i][j] = to_real<Real>(row[j * step]);
-        }
+      const int64_t step = p_.bias.strides.column;
+      for (int64_t j = 0; j < smaller(kBiasKeys, count); j += kL) {
+        BiasBlock<Real, Bias, false> block;
+        block.load_some(bias_rows<Bias>(lane, key + j), step, q_.count - lane, count - j);
+        is_tame &= block.is_tame(tame_bias_);
+        block.for_each_key([&](int64_t n, Vec<Real> x)
+                               AERO_LAMBDA_INLINE { store(to + (j + n) * kL, x); });
       }
     });
-    Vec<Real> lowest{};
-#pragma GCC unroll 16
-    for (const Vec<Real>& row : block) lowest = minimum(lowest, row);
-    transpose<Real>(block);
-#pragma GCC unroll 16
-    for (int64_t j = 0; j < kL; ++j) store(to + j * kL, block[j]);
-    return over_lanes<Real>(lowest, [](auto a, auto b) { return minimum(a, b); });
+    return is_tame;
+  }
+
+  /// A bias may be added without a copy where nothing else happens to the products, none of the
+  /// `count` keys is hidden and the bias is tame. Returns to how many keys it was.
+  [[gnu::noinline]] int64_t add_bias(int64_t lane, int64_t key, int64_t count, Real* scores,
+                                     Real* maxima) const {
+    int64_t added = 0;
+    if (p_.bias.strides.column != 1 || count < kL) return added;
+    with_bias_type<Real>(p_, [&](auto type) AERO_LAMBDA_INLINE {
+      using Bias = decltype(type);
+      const auto add = [&](auto block) AERO_LAMBDA_INLINE {
+        block.load(bias_rows<Bias>(lane, key), q_.count - lane);
+        if (!block.is_tame(tame_bias_)) return;
+        const Vec<Real> log2_inverse = load(log2_inverse_ + lane);
+        Vec<Real> top = load(maxima);
+        block.for_each_key([&](int64_t n, Vec<Real> x) AERO_LAMBDA_INLINE {
+          const Vec<Real> score = (load(scores + n * kTile) + x) * log2_inverse;
+          top = maximum(top, score);
+          store(scores + n * kTile, score);
+        });
+        store(maxima, top);
+        added = block.kKeys;
+      };
+      constexpr bool has_pairs = std::is_same_v<Bias, BFloat16>;
+      if (has_pairs && count >= 2 * kL)
+        add(BiasBlock<Real, Bias, has_pairs>{});
+      else
+        add(BiasBlock<Real, Bias, false>{});
+    });
+    return added;
   }
 
   const AttentionEntropyParams& p_;

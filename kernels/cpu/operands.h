@@ -46,8 +46,8 @@ void load_transposed(Matrix<const Element> rows, int64_t count, int64_t columns,
     }
 }
 
-/// rows[i][d] = in[d][i] * factors[i] for i < count.
-template <class Real, class Element>
+/// rows[i][d] = in[d][i] * factors[i] for i < count; with `kAdds`, added to what is there.
+template <bool kAdds = false, class Real, class Element>
 void store_transposed(const Real* in, const Real* factors, Matrix<Element> rows, int64_t count,
                       int64_t columns) {
   constexpr int lanes = kLanes<Real>;
@@ -61,8 +61,12 @@ void store_transposed(const Real* in, const Real* factors, Matrix<Element> rows,
             d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) * factor : Vec<Real>{};
       transpose<Real>(block);
 #pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r)
-        if (i + r < count) store_part<Real>(rows.row(i + r) + d, block[r], columns - d);
+      for (int r = 0; r < lanes; ++r) {
+        if (i + r >= count) continue;
+        Element* const to = rows.row(i + r) + d;
+        if constexpr (kAdds) block[r] += load_part<Real>(to, columns - d);
+        store_part<Real>(to, block[r], columns - d);
+      }
     }
   }
 }

@@ -116,6 +116,23 @@ AERO_INLINE Vec<double> minimum(Vec<double> a, Vec<double> b) {
 }
 #endif
 
+/// Whether a >= b in every lane; not where either is NaN.
+template <class V>
+AERO_INLINE bool are_all_at_least(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(a[0]) == 4)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GE_OQ) == 0xffff;
+  else
+    return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_GE_OQ) == 0xff;
+#else
+  const auto is_so = a >= b;
+  uint64_t words[sizeof(is_so) / 8], all = ~uint64_t{0};
+  __builtin_memcpy(words, &is_so, sizeof(is_so));
+  for (const uint64_t word : words) all &= word;
+  return all == ~uint64_t{0};
+#endif
+}
+
 /// |x|, by its sign bit.
 template <class V>
 AERO_INLINE V absolute(V x) {

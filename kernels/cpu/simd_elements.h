@@ -13,12 +13,21 @@ typedef uint16_t UnalignedHalfWords
     __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
 typedef uint32_t Words __attribute__((vector_size(kVectorBytes)));
 
+/// The same numbers in twice the room.
+AERO_INLINE Words widened(HalfWords x) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_cvtepu16_epi32((__m256i)x);  // which GCC 12 does in halves
+#else
+  return __builtin_convertvector(x, Words);
+#endif
+}
+
 /// One vector of elements, converted.
 AERO_INLINE Vec<float> load_elements(const float* p) { return load(p); }
 AERO_INLINE Vec<double> load_elements(const double* p) { return load(p); }
 AERO_INLINE Vec<float> load_elements(const BFloat16* p) {
   const HalfWords bits = *reinterpret_cast<const UnalignedHalfWords*>(p);
-  return (Vec<float>)(__builtin_convertvector(bits, Words) << 16);
+  return (Vec<float>)(widened(bits) << 16);
 }
 AERO_INLINE Vec<float> load_elements(const Float16* p) {
 #if defined(__AVX512F__)
@@ -98,8 +107,12 @@ AERO_INLINE Vec<float> load_elements(const Pair* p) {
 AERO_INLINE void store_interleaved(Pair* p, const BFloat16* low, const BFloat16* high) {
   const HalfWords a = *reinterpret_cast<const UnalignedHalfWords*>(low);
   const HalfWords b = *reinterpret_cast<const UnalignedHalfWords*>(high);
-  *reinterpret_cast<UnalignedWords*>(p) =
-      __builtin_convertvector(a, Words) | (__builtin_convertvector(b, Words) << 16);
+  *reinterpret_cast<UnalignedWords*>(p) = widened(a) | (widened(b) << 16);
+}
+/// The first and the second of each pair.
+AERO_INLINE Vec<float> low_of_pairs(Vec<float> pairs) { return (Vec<float>)((Words)pairs << 16); }
+AERO_INLINE Vec<float> high_of_pairs(Vec<float> pairs) {
+  return (Vec<float>)((Words)pairs & 0xffff0000u);
 }
 /// Pairs of two vectors of bfloat16, given as floats.
 AERO_INLINE Vec<float> pairs_of(Vec<float> low, Vec<float> high) {
@@ -186,7 +199,7 @@ AERO_INLINE Vec<double> load_some_elements<double, double>(const double* p, int6
 template <>
 AERO_INLINE Vec<float> load_some_elements<float, BFloat16>(const BFloat16* p, int64_t count) {
   const __m256i bits = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(first_lanes(count)), p);
-  return (Vec<float>)(__builtin_convertvector((HalfWords)bits, Words) << 16);
+  return (Vec<float>)(widened((HalfWords)bits) << 16);
 }
 template <>
 AERO_INLINE Vec<float> load_some_elements<float, Float16>(const Float16* p, int64_t count) {

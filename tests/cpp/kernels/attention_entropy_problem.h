@@ -90,7 +90,6 @@ struct AttentionProblem {
     dmax_logits.fill_normal(others, 1);
     for (Tensor* input : {&bias, &slopes, &sinks})
       input->fill_normal(others, input == &slopes ? 0.03 : 1);  // times distances
-    dbias.fill(0);
     temperature.for_each([&](int64_t b, int64_t h, int64_t i, int64_t) {
       temperature.set(b, h, i, 0, temperature_value(b, h, i));
     });
@@ -220,7 +219,7 @@ struct AttentionProblem {
     p.dk = dk;
     p.dv = dv;
     p.dtemperature = dtemperature.data();
-    if (p.bias) p.dbias = dbias.data();
+    if (p.bias) p.dbias = dbias;
     if (p.alibi_slopes) p.dslopes = dslopes.data();
     if (p.sinks) p.dsinks = dsinks.data();
     p.threads = test.threads;

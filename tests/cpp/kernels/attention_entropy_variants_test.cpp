@@ -80,6 +80,54 @@ TEST_P(AttentionVariants, BiasesAddToScores) {
   expect_all_match({.has_fine_bias = true});
 }
 
+// Row 3 hides a key; what row 4 adds to the same one is no reason to take that for a number.
+TEST_P(AttentionVariants, ABiasOfNotANumberSpoilsItsOwnRowAlone) {
+  for (const DataType type : data_types())
+    for (const bool is_fine : {false, true})
+      for (const int64_t key : {4, 5, 69}) {
+        AttentionCase c{.type = type, .queries = 70, .keys = 70, .is_causal = false};
+        c.variant = {.has_bias = !is_fine, .has_fine_bias = is_fine};
+        SCOPED_TRACE(c.describe());
+        AttentionProblem p(c);
+        p.bias.set(0, 1, 3, key, -std::numeric_limits<double>::infinity());
+        p.bias.set(0, 1, 4, key, std::numeric_limits<double>::quiet_NaN());
+        p.run_forward();
+        for (int64_t i = 0; i < c.queries; ++i)
+          EXPECT_EQ(std::isnan(p.entropy.get(0, 1, i)), i == 4) << i;
+      }
+}
+
+// Whole heads and blocks of keys, tiles that the causal rule and windows leave out, few queries.
+TEST_P(AttentionVariants, GradientsOfASharedBiasAreSummedOverTheBatchInOrder) {
+  for (const DataType type : data_types())
+    for (const auto& [queries, keys] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 201}, {4, 140}, {100, 3}, {131, 293}})
+      for (const int64_t threads : {1, 2, 8}) {
+        AttentionCase c{.type = type, .batch = 3, .heads = 4, .queries = queries, .keys = keys};
+        c.key_heads = 2;
+        c.threads = threads;
+        c.variant = {.window_left = threads == 2 ? 70 : -1, .has_bias = true};
+        c.mask = threads == 2 ? MaskKind::kEmptyRows : MaskKind::kNone;
+        SCOPED_TRACE(c.describe());
+        AttentionProblem p(c), apart(c);
+        Tensor shared(statistic_type(type), 1, c.heads, queries, keys);
+        p.run_forward(), apart.run_forward();
+        AttentionEntropyBackwardParams params = p.backward_params();
+        params.dbias = shared;
+        params.dbias.strides.batch = 0;
+        run_kernel(params, threads);
+        run_kernel(apart.backward_params(), threads);
+        shared.for_each([&](int64_t, int64_t h, int64_t i, int64_t j) {
+          const auto of = [&](int64_t b) { return apart.dbias.get(b, h, i, j); };
+          const DataType sums = statistic_type(type);
+          EXPECT_EQ(shared.get(0, h, i, j), round_to(sums, round_to(sums, of(0) + of(1)) + of(2)));
+        });
+        EXPECT_EQ(p.dq.values(), apart.dq.values());
+        EXPECT_EQ(p.dk.values(), apart.dk.values());
+        EXPECT_EQ(p.dv.values(), apart.dv.values());
+      }
+}
+
 TEST_P(AttentionVariants, SlopesPunishDistance) { expect_all_match({.has_slopes = true}); }
 
 TEST_P(AttentionVariants, DropoutLeavesTheEntropyOfTheWholeRow) {
