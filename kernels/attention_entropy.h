@@ -120,9 +120,11 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
   void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
   void* dsinks = nullptr;        ///< [B, H, T] contiguous, type of entropy, one value per row
   void* dslopes = nullptr;       ///< [B, H, T] contiguous, type of entropy, one value per row
-  /// [B, H, T, S], type of entropy; 0 where the query does not see the key. A batch stride of 0
-  /// sums over the batch, in order.
+  /// [ceil(B / bias_entries), H, T, S], type of entropy; 0 where no query sees the key.
   TensorView<void> dbias;
+  /// Batch entries whose gradients are summed into one of dbias, in order. With more than one, an
+  /// item is a key head in all of them.
+  int64_t bias_entries = 1;
 
   /// Threads that will share the items. With fewer heads than threads the work is cut finer, at the
   /// price of computing scores and dP twice. Bitwise the same run to run for one value of it.
@@ -130,11 +132,6 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
 
   /// Blocks of a GPU that do whole heads, from cuda::head_blocks; 0: the work is split finer.
   int64_t head_blocks = 0;
-
-  /// Batch entries whose gradients meet in dbias, and which one thread therefore takes in turn.
-  [[gnu::always_inline]] constexpr int64_t entries_together() const {
-    return dbias && dbias.strides.batch == 0 ? batch : 1;
-  }
 };
 
 inline constexpr int64_t kMaxHeadDim = 512;

@@ -14,7 +14,7 @@ struct Strides {
   int64_t batch = 0;
   int64_t head = 0;
   int64_t row = 0;
-  int64_t column = 0;  ///< read of masks alone: the columns of other tensors are contiguous
+  int64_t column = 0;  ///< read of masks and biases: the columns of other tensors are contiguous
   int64_t layer = 0;
 };
 

@@ -146,13 +146,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
   const Rows& rows = inputs.rows;
   const Result dsinks(q, rows.shape(), inputs.statistics, needs_sinks && sinks);
   const Result dslopes(q, rows.shape(), inputs.statistics, needs_alibi_slopes && alibi_slopes);
-  const bool shares_bias = bias && rows.batch > 1 && (bias->dim() < 4 || bias->size(0) == 1);
-  const Result dbias(q, {shares_bias ? 1 : rows.batch, rows.heads, rows.queries, rows.keys},
-                     inputs.statistics, needs_bias && bias);
+  if (needs_bias && bias && (bias->dim() < 4 || bias->size(0) == 1))
+    params.bias_entries = bias_entries(rows.batch, params.key_heads, thread_count());
+  const int64_t sums = (rows.batch + params.bias_entries - 1) / params.bias_entries;
+  const Result dbias(q, {sums, rows.heads, rows.queries, rows.keys}, inputs.statistics,
+                     needs_bias && bias);
   params.dsinks = dsinks.data();
   params.dslopes = dslopes.data();
   params.dbias = dbias.view();
-  if (shares_bias) params.dbias.strides.batch = 0;
   params.threads = thread_count();
   if (inputs.rows.heads > 0 && inputs.sequences) {
     run_packed(params, *inputs.sequences, q, inputs.statistics,

@@ -24,6 +24,18 @@ inline double work_of(const kernels::AttentionEntropyParams& p) {
   return static_cast<double>(sum);
 }
 
+/// Entries of a batch whose gradients of one bias a thread sums as it forms them, so that memory is
+/// taken for few sums: as many as leave the threads equal shares of the key heads, within an
+/// eighth.
+inline int64_t bias_entries(int64_t batch, int64_t key_heads, int64_t threads) {
+  for (int64_t sums = 1; sums < batch; ++sums) {
+    const int64_t entries = (batch + sums - 1) / sums, items = sums * key_heads;
+    const int64_t longest = (items + threads - 1) / threads * entries;
+    if (8 * longest * threads <= 9 * batch * key_heads) return entries;
+  }
+  return 1;
+}
+
 /// The items of calls in a row, cut into contiguous shares. Where they are cut depends on the calls
 /// and the number of shares alone.
 class WorkShares {

@@ -26,35 +26,34 @@ class BackwardPass {
 
   /// One item per key head computes all gradients of it and of the heads that use it. With fewer
   /// key heads than threads, scores and dP are computed twice instead: items for dK and dV own a
-  /// block of keys, items for dQ and dtemperature a tile of queries. Where a gradient of the bias
-  /// is summed over the batch, items go through all entries. Nothing is ever summed over threads,
-  /// so there are no atomics and the result is the same run to run.
+  /// block of keys, items for dQ and dtemperature a tile of queries. Where the gradient of a bias
+  /// is summed over batch entries, an item is a key head in all of these. Nothing is ever summed
+  /// over threads, so there are no atomics and the result is the same run to run.
   static int64_t item_count(const Params& p) {
-    if (has_whole_heads(p)) return whole_heads(p);
-    return p.batch * p.key_heads * key_blocks(p) + entries_apart(p) * p.heads * query_tiles(p);
+    const int64_t key_heads = p.batch * p.key_heads;
+    if (has_whole_heads(p)) return item_heads(p).count();
+    return key_heads * key_blocks(p) + p.batch * p.heads * query_tiles(p);
   }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
-    const int64_t key_items = p.batch * p.key_heads * key_blocks(p),
-                  together = p.entries_together();
+    const int64_t key_items = p.batch * p.key_heads * key_blocks(p);
+    const bool whole_heads = has_whole_heads(p);
     [[maybe_unused]] const typename Operands::Registers registers(p.head_dim);
     for (int64_t item = first; item < last; ++item) {
-      if (has_whole_heads(p)) {
-        for (int64_t b = 0; b < together; ++b)
-          BackwardPass(p, memory, b * p.key_heads + item, 0, p.keys, true).all_queries(true);
+      if (whole_heads) {
+        item_heads(p).for_each(item, [&](int64_t key_head) {
+          BackwardPass(p, memory, key_head, 0, p.keys, true).all_queries(true);
+        });
       } else if (item < key_items) {
         const int64_t begin = item % key_blocks(p) * kKeyBlock;
         const int64_t end = smaller(p.keys, begin + kKeyBlock);
         BackwardPass(p, memory, item / key_blocks(p), begin, end, true).all_queries(false);
       } else {
-        const int64_t n = item - key_items, tile = n % query_tiles(p);
-        const int64_t group = p.heads / p.key_heads;
-        for (int64_t b = 0; b < together; ++b) {
-          const int64_t head = b * p.heads + n / query_tiles(p);
-          const TileRange<Real> q(p, head / p.heads, head % p.heads, tile);
-          BackwardPass(p, memory, head / group, q.first_key(p), q.visible_keys(p), false)
-              .query_tile(head % p.heads, tile, true);
-        }
+        const int64_t n = item - key_items, head = n / query_tiles(p);
+        const int64_t group = p.heads / p.key_heads, tile = n % query_tiles(p);
+        const TileRange<Real> q(p, head / p.heads, head % p.heads, tile);
+        BackwardPass(p, memory, head / group, q.first_key(p), q.visible_keys(p), false)
+            .query_tile(head % p.heads, tile, true);
       }
     }
   }
@@ -93,11 +92,10 @@ class BackwardPass {
       values_ = Operands::rows(v, count, p_.value_dim, copy_values, operands(at_.values));
   }
 
-  static int64_t entries_apart(const Params& p) {
-    return p.batch / larger(1, p.entries_together());
+  static KeyHeads item_heads(const Params& p) { return {p.batch, p.key_heads, p.bias_entries}; }
+  static bool has_whole_heads(const Params& p) {
+    return p.bias_entries > 1 || p.batch * p.key_heads >= p.threads;
   }
-  static int64_t whole_heads(const Params& p) { return entries_apart(p) * p.key_heads; }
-  static bool has_whole_heads(const Params& p) { return whole_heads(p) >= p.threads; }
   static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
   static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
 
@@ -157,7 +155,7 @@ class BackwardPass {
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
     if (last_key <= first_key && wants_dq) dq.store_zeros();
     const bool wants_dbias = wants_queries && static_cast<bool>(p_.dbias);
-    if (wants_dbias && !adds_dbias(p_, q)) clear_unseen_dbias(p_, q);
+    if (wants_dbias && !adds_dbias(p_, q.batch)) clear_unseen_dbias(p_, q);
     for (int64_t key = first_key; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
@@ -205,9 +203,14 @@ class BackwardPass {
     const int64_t group = p_.heads / p_.key_heads;
     int64_t b = q.batch, h = q.head, first = q.first + kTile, read = q.visible_keys(p_);
     if (first >= p_.queries) {
-      first = 0, read = 0;
-      if (++h == p_.heads) h = 0, ++b;
-      if (b == p_.batch) return;
+      first = 0, read = 0, ++h;
+      if (h % group == 0 && (b + 1) % p_.bias_entries != 0 && b + 1 < p_.batch)
+        h -= group, ++b;  // the item goes on there
+      else if (h == p_.heads)
+        h = 0, b = round_up(b + 1, p_.bias_entries);
+      else if (h % group == 0)
+        b = b / p_.bias_entries * p_.bias_entries;
+      if (b >= p_.batch) return;
     }
     const TileRange<Real> next(p_, b, h, first / kTile);
     const auto add = [&](const auto& of_queries, const auto& of_keys, int64_t columns) {

@@ -9,7 +9,8 @@ namespace {
 
 /// One item per key head: all gradients of it and of the heads that use it. Keys come in blocks, so
 /// that keys and values are read and their gradients written once, however many rows share them.
-/// Where the gradient of the bias is summed over the batch, an item goes through all entries.
+/// Where the gradient of a bias is summed over batch entries, an item is a key head in all of
+/// these.
 template <class E, class R>
 class DecodeBackwardPass {
  public:
@@ -22,18 +23,19 @@ class DecodeBackwardPass {
     return (kKeyTile * (width(p) + value_width(p)) + rows * row_stride(p)) *
            static_cast<int64_t>(sizeof(Real));
   }
-  static int64_t item_count(const Params& p) {
-    return p.batch / larger(1, p.entries_together()) * p.key_heads;
-  }
+  static int64_t item_count(const Params& p) { return item_heads(p).count(); }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
     for (int64_t item = first; item < last; ++item)
-      for (int64_t b = 0; b < p.entries_together(); ++b)
-        DecodeBackwardPass(p, static_cast<Real*>(memory), b * p.key_heads + item).run_key_head();
+      item_heads(p).for_each(item, [&](int64_t key_head) {
+        DecodeBackwardPass(p, static_cast<Real*>(memory), key_head).run_key_head();
+      });
   }
 
  private:
   static constexpr int kL = kLanes<Real>;
+
+  static KeyHeads item_heads(const Params& p) { return {p.batch, p.key_heads, p.bias_entries}; }
 
   /// D and Dv in whole vectors.
   static int64_t width(const Params& p) { return round_up(p.head_dim, kL); }
@@ -91,12 +93,12 @@ class DecodeBackwardPass {
       center = dots_of_rows(row_of(p_.out), 1, own.dout, p_.value_dim);
     }
     store(own.center, splat(center[0] - value_of(p_.dlogsumexp, n)));
-    if (p_.dbias && (batch_ == 0 || p_.dbias.strides.batch != 0))
+    if (p_.dbias && !adds_dbias(p_, batch_))
       __builtin_memset(dbias_of(row), 0, static_cast<size_t>(p_.keys) * sizeof(Real));
   }
 
   Real* dbias_of(const DecodeRow<Element, Real>& row) const {
-    return rows_at<Real>(p_.dbias, row.batch, row.head, row.index).data;
+    return dbias_rows<Real>(p_, row.batch, row.head, row.index).data;
   }
 
   /// Element n of [B, H, T] counted from this key head's first row; 0 if there is no such gradient.

@@ -199,16 +199,33 @@ struct RowGradients {
   }
 };
 
-/// Whether an entry of the batch before this one has begun dbias.
+/// Key heads whose items are one, because their gradients of the bias are.
+struct KeyHeads {
+  int64_t batch, key_heads, entries;
+
+  int64_t count() const { return (batch + entries - 1) / entries * key_heads; }
+  /// Calls body with each key head of an item, counted over the batch.
+  template <class Body>
+  void for_each(int64_t item, const Body& body) const {
+    const int64_t begin = item / key_heads * entries, end = smaller(batch, begin + entries);
+    for (int64_t b = begin; b < end; ++b) body(b * key_heads + item % key_heads);
+  }
+};
+
+/// Whether an entry of the batch before this one has begun its part of dbias.
+inline bool adds_dbias(const AttentionEntropyBackwardParams& p, int64_t batch) {
+  return batch % p.bias_entries != 0;
+}
 template <class Real>
-bool adds_dbias(const AttentionEntropyBackwardParams& p, const TileRange<Real>& q) {
-  return q.batch > 0 && p.dbias.strides.batch == 0;
+Matrix<Real> dbias_rows(const AttentionEntropyBackwardParams& p, int64_t batch, int64_t head,
+                        int64_t row) {
+  return rows_at<Real>(p.dbias, batch / p.bias_entries, head, row);
 }
 
 /// Zeros before and behind the tiles of keys that a tile of queries sees.
 template <class Real>
 void clear_unseen_dbias(const AttentionEntropyBackwardParams& p, const TileRange<Real>& q) {
-  const auto rows = rows_at<Real>(p.dbias, q.batch, q.head, q.first);
+  const auto rows = dbias_rows<Real>(p, q.batch, q.head, q.first);
   const int64_t seen = larger(0, q.visible_keys(p)), first = smaller(q.first_key(p), seen);
   constexpr size_t size = sizeof(Real);
   for (int64_t i = 0; i < q.count; ++i) {
@@ -228,8 +245,8 @@ void store_dbias(const AttentionEntropyBackwardParams& p, const QueryTile<Real>&
     for (int64_t j = v < q.vectors ? visible.end[v] : 0; j < visible.count; ++j)
       store(tile + j * kQueryTile<Real> + v * lanes, Vec<Real>{});
   }
-  const auto rows = rows_at<Real>(p.dbias, q.batch, q.head, q.first).from(0, key);
-  with_flag(adds_dbias(p, q), [&](auto adds) {
+  const auto rows = dbias_rows<Real>(p, q.batch, q.head, q.first).from(0, key);
+  with_flag(adds_dbias(p, q.batch), [&](auto adds) {
     store_transposed<decltype(adds)::value>(tile, inverse, rows, q.count, visible.count);
   });
 }

@@ -60,6 +60,7 @@ class Prefetch {
       const int64_t stride = from.stride * static_cast<int64_t>(sizeof(Element));
       int64_t bytes = columns * static_cast<int64_t>(sizeof(Element));
       if (stride == bytes) bytes *= rows, rows = 1;
+      if (stride == 0) rows = 1;
       const int64_t lines = (bytes + kLine - 1) / kLine;
       ranges_[count_++] = {data, stride, rows, lines, lines};
       lines_ += rows * lines;

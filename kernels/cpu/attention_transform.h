@@ -65,7 +65,7 @@ AERO_INLINE Vec<Real> distance(int64_t from) {
   return absolute(lane_numbers<Real>() + static_cast<Real>(from));
 }
 
-/// The bias of a tile, where it is to be fetched: function(its rows, how many columns).
+/// Calls function(rows, columns) with the bias of a tile of keys, if that can be fetched.
 template <class Real, class Function>
 void with_bias_rows(const AttentionEntropyParams& p, const TileRange<Real>& q, int64_t key,
                     const Function& function) {
@@ -82,7 +82,7 @@ void announce_bias(const AttentionEntropyParams& p, const TileRange<Real>& next,
   with_bias_rows(p, next, next.first_key(p),
                  [&](auto rows, int64_t columns) { prefetch.add(rows, next.count, columns); });
 }
-/// Fetches that of the tile of keys from `key` on.
+/// Fetches the bias of the tile of keys from `key` on.
 template <class Real>
 void announce_next_bias(const AttentionEntropyParams& p, const TileRange<Real>& q, int64_t key,
                         int64_t key_end, Prefetch& prefetch) {
@@ -203,7 +203,7 @@ class TileTransform {
  private:
   static constexpr int kTile = kQueryTile<Real>;
   static constexpr int kL = kLanes<Real>;
-  static constexpr int64_t kBiasKeys = 2 * kL;  ///< of a bias that are turned at once
+  static constexpr int64_t kBiasKeys = 2 * kL;  ///< of a bias that load_bias takes at once
   /// What bias and slopes may take from a score, in units of log 2, and leave it a number.
   static constexpr Real kTame = Real(0x1p100);
 
@@ -292,7 +292,7 @@ class TileTransform {
   }
 
   /// A bias may be added without a copy where nothing else happens to the products, none of the
-  /// `count` keys is hidden and the bias is tame. Returns to how many keys it was.
+  /// `count` keys is hidden and the bias is tame. Returns to how many keys it was added.
   [[gnu::noinline]] int64_t add_bias(int64_t lane, int64_t key, int64_t count, Real* scores,
                                      Real* maxima) const {
     int64_t added = 0;

@@ -102,7 +102,8 @@ def attention_entropy(
             i + S - T + right; combined with `mask` and `is_causal` by and.
         softcap: positive; None means no cap.
         bias: broadcastable to [B, H, T, S], dtype of q or of entropy; -inf hides the key. Its
-            gradient takes memory of [B, H, T, S].
+            gradient takes memory of [B, H, T, S], or less where the bias has no batch: of
+            [H, T, S] if the threads divide the key heads evenly.
         alibi_slopes: [H] or [B, H].
         sinks: [H] or [B, H].
         dropout_p: at least 0 and below 1.

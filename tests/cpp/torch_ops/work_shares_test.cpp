@@ -59,6 +59,25 @@ TEST(WorkShares, LongSequencesAfterShortOnesAreSharedOut) {
     }
 }
 
+TEST(BiasEntries, LeaveEveryThreadItsShareAndTakeFewSums) {
+  EXPECT_EQ(bias_entries(32, 12, 2), 32);
+  EXPECT_EQ(bias_entries(32, 12, 1), 32);
+  EXPECT_EQ(bias_entries(32, 12, 8), 16);  // twelve heads do not share out among eight threads
+  EXPECT_EQ(bias_entries(32, 4, 8), 16);
+  EXPECT_EQ(bias_entries(64, 1, 8), 8);
+  EXPECT_EQ(bias_entries(2, 1, 8), 1);
+  EXPECT_EQ(bias_entries(1, 12, 2), 1);
+  EXPECT_EQ(bias_entries(0, 12, 2), 1);
+  for (int64_t batch = 1; batch < 40; ++batch)
+    for (const int64_t key_heads : {1, 2, 5, 12})
+      for (int64_t threads = 1; threads < 20; ++threads) {
+        const int64_t entries = bias_entries(batch, key_heads, threads);
+        const int64_t items = (batch + entries - 1) / entries * key_heads;
+        const int64_t longest = (items + threads - 1) / threads * entries;
+        EXPECT_TRUE(entries == 1 || 8 * longest * threads <= 9 * batch * key_heads);
+      }
+}
+
 TEST(WorkShares, EveryItemIsDoneOnce) {
   std::mt19937 random(0);
   for (int round = 0; round < 1000; ++round) {
