@@ -263,4 +263,4 @@ plt.show()
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.
 
 # %% [markdown]
-# **Next:** [2. Entropy regularization](2_entropy_regularization.ipynb) trains with a penalty on exactly this number. At larger size: `make demo`, `python -m benchmarks.paper figure5` and the other figures in [docs/paper.md](../docs/paper.md).
+# **Next:** [2. Entropy regularization](2_entropy_regularization.ipynb) trains with a penalty on exactly this number. At larger size: `python -m benchmarks.paper figure5` and the other figures in [docs/paper.md](../docs/paper.md).

@@ -68,13 +68,21 @@ def demo(name: str) -> Any:
 
 
 def relu_with_foldable_norm() -> float:
-    """Its largest distance from GPT-2's kind of the same shape, in % of perplexity."""
-    pairs = [("SM+FN+R", "SM+LN+G"), ("SM+FN+R, 1 head", "SM+LN+G, 1 head")]
+    """Its largest distance from GPT-2's kind of the same shape, in % of perplexity.
+
+    Of two starts of the embeddings, the better one of GPT-2's kind.
+    """
+    pairs = [
+        ("SM+FN+R", ("SM+LN+G", "SM+LN+G, embeddings of 0.02")),
+        ("SM+FN+R, 1 head", ("SM+LN+G, 1 head",)),
+        ("foldable norm and ReLU, twice the tokens", ("baseline, twice the tokens",)),
+    ]
     studies = {
         "front_mini": ("front", "front_long"),
         "front_warmup_mini": ("front_long_warmup",),
         "version_three_mini": ("version_three",),
         "convolution_mini": ("convolution",),
+        "retraining": ("retraining",),
     }
     found = [
         {
@@ -87,10 +95,10 @@ def relu_with_foldable_norm() -> float:
     ]
     found.append({n["name"]: n["perplexity"]["mean"] for n in data("five_networks")["networks"]})
     return max(
-        100 * abs(means[ours] / means[theirs] - 1)
+        100 * abs(means[ours] / min(means[each] for each in theirs if each in means) - 1)
         for means in found
         for ours, theirs in pairs
-        if ours in means and theirs in means
+        if ours in means and theirs[0] in means
     )
 
 

@@ -177,7 +177,9 @@ def page() -> str:
         "## Speed\n\n"
         "[What each takes](../../benchmarks/results/attention_variants_zen4_amd_epyc_202611.md), "
         "beside attention without it and beside other libraries, is measured on a Zen 4. A learned "
-        "bias takes the most: its gradient is as large as the scores, and is written to memory."
+        "bias takes the most: its gradient is as large as the scores, and is written to memory. "
+        "Where the batch shares the bias, the gradient is summed as it is formed, into as few "
+        "copies as leave the threads equal work."
     )
     tables = markdown_table(header, rows), markdown_table(("feature", *TRANSFORMS), found)
     return f"{head}{tables[0]}\n\n{transforms}{tables[1]}\n\n{speed}\n"
