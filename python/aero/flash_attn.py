@@ -8,14 +8,21 @@ Letters: B batch, T queries, S keys, H heads, G key heads (H a multiple of G), D
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aero.ops import attention_entropy
+from aero.ops._flash_arguments import (
+    held_keys,
+    lengths_of,
+    refuse,
+    require_sizes,
+    visible_window,
+)
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -64,8 +71,8 @@ def flash_attn_func(
         torch.Size([1, 8, 2, 16])
     """
     where = "flash_attn_func"
-    _refuse(where, return_attn_probs=return_attn_probs)
-    _check_width(where, 4, q=q, k=k, v=v)
+    refuse(where, return_attn_probs=return_attn_probs)
+    require_sizes(where, "[B, T, H, D]", (None,) * 4, q=q, k=k, v=v)
     how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
     return how.attend(q, k, v, alibi_slopes)[0]
 
@@ -124,20 +131,22 @@ def flash_attn_varlen_func(
         torch.Size([7, 2, 16])
     """
     where = "flash_attn_varlen_func"
-    _refuse(where, return_attn_probs=return_attn_probs, block_table=block_table)
-    _check_width(where, 3, q=q, k=k, v=v)
+    refuse(where, return_attn_probs=return_attn_probs, block_table=block_table)
+    require_sizes(where, "[tokens, H, D]", (None,) * 3, q=q, k=k, v=v)
     is_one_call = alibi_slopes is None or alibi_slopes.dim() < 2
     queries, keys = [], []
     # A graph cannot look at the starts; the operator does.
     if not (is_one_call and torch.compiler.is_compiling()):
-        queries = _lengths(where, "cu_seqlens_q", cu_seqlens_q, q)
-        keys = _lengths(where, "cu_seqlens_k", cu_seqlens_k, k)
+        queries = lengths_of(where, "cu_seqlens_q", cu_seqlens_q, q)
+        keys = lengths_of(where, "cu_seqlens_k", cu_seqlens_k, k)
         if len(queries) != len(keys) or not queries:
             raise ValueError(
                 f"{where}: cu_seqlens_q and cu_seqlens_k must be of the same one or more "
                 f"sequences, got {len(queries)} and {len(keys)}"
             )
     how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
+    if alibi_slopes is not None and not is_one_call:
+        require_sizes(where, "[H] or [B, H]", (len(queries), q.shape[1]), alibi_slopes=alibi_slopes)
     if is_one_call:
         starts = cu_seqlens_q.to("cpu", torch.int32), cu_seqlens_k.to("cpu", torch.int32)
         return how.attend(q[None], k[None], v[None], alibi_slopes, starts)[0].squeeze(0)
@@ -213,15 +222,23 @@ def flash_attn_with_kvcache(
         True
     """
     where = "flash_attn_with_kvcache"
-    _refuse(where, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
-    _refuse(where, cache_leftpad=cache_leftpad, block_table=block_table)
-    _check_width(where, 4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
-    held = _held_keys(where, cache_seqlens, k_cache, has_new=k is not None)
+    refuse(where, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
+    refuse(where, cache_leftpad=cache_leftpad, block_table=block_table)
+    require_sizes(where, "[B, T, H, D]", (None,) * 4, q=q)
+    batch, width = q.shape[0], q.shape[3]
+    require_sizes(where, "[B, room, G, D]", (batch, None, None, width), q, k_cache=k_cache)
+    room, heads = k_cache.shape[1:3]
+    require_sizes(where, "[B, room, G, D]", (batch, room, heads, None), q, v_cache=v_cache)
     if (k is None) != (v is None):
         raise ValueError(f"{where}: expected k and v together, got one of them")
-    if k is not None and v is not None:
-        held = _append(where, k_cache, v_cache, k, v, held)
+    held = held_keys(where, cache_seqlens, k_cache, has_new=k is not None)
     how = _How(where, softmax_scale, causal, window_size, softcap)
+    if alibi_slopes is not None and alibi_slopes.dim() > 1:
+        require_sizes(where, "[H] or [B, H]", (batch, q.shape[2]), alibi_slopes=alibi_slopes)
+    if k is not None and v is not None:  # what is refused leaves the cache as it is
+        require_sizes(where, "[B, T', G, D]", (batch, None, heads, width), q, k=k)
+        require_sizes(where, "[B, T', G, D]", (batch, k.shape[1], heads, v_cache.shape[3]), q, v=v)
+        held = _append(where, k_cache, v_cache, k, v, held)
     if len(set(held)) <= 1:
         length = held[0] if held else 0
         out, lse = how.attend(q, k_cache[:, :length], v_cache[:, :length], alibi_slopes)
@@ -248,6 +265,13 @@ class _How:
     softcap: float
     dropout_p: float = 0.0
 
+    def __post_init__(self) -> None:
+        visible_window(self.where, self.window, self.causal, 1, 1)
+        for name, number in (("softmax_scale", self.scale or 0.0), ("softcap", self.softcap)):
+            if not math.isfinite(number) or (name == "softcap" and number < 0):
+                bound = " from 0" if name == "softcap" else ""
+                raise ValueError(f"{self.where}: {name} must be a number{bound}, got {number}")
+
     def attend(
         self,
         q: Tensor,
@@ -258,7 +282,7 @@ class _How:
     ) -> tuple[Tensor, Tensor]:
         """The output [B, T, H, D] and logsumexp [B, H, T]; `starts` are of packed sequences."""
         num_queries, num_keys = q.shape[1], k.shape[1]
-        left, right = _window(self.where, self.window, self.causal, num_queries, num_keys)
+        left, right = visible_window(self.where, self.window, self.causal, num_queries, num_keys)
         if starts is None and left is not None and num_keys > num_queries + left:
             k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # the seen ones
         is_causal = left is None and right == 0
@@ -280,45 +304,6 @@ def _of_sequence(slopes: Tensor | None, index: int) -> Tensor | None:
     return slopes if slopes is None or slopes.dim() < 2 else slopes[index]
 
 
-def _window(
-    where: str, window: tuple[int, int], causal: bool, num_queries: int, num_keys: int
-) -> tuple[int | None, int | None]:
-    """How far back and ahead a query sees; None where it is all keys."""
-    if len(window) != 2 or not all(isinstance(side, int) for side in window):
-        raise ValueError(f"{where}: window_size must be two integers (left, right), got {window}")
-    left, right = window[0], 0 if causal else window[1]
-    sees_first = left < 0 or left >= num_keys - 1
-    sees_last = right < 0 or (right >= num_queries - 1 and not causal)
-    return None if sees_first else left, None if sees_last else right
-
-
-def _lengths(where: str, name: str, starts: Tensor, tokens: Tensor) -> list[int]:
-    """The lengths of the sequences."""
-    numbers = starts.tolist() if starts.dim() == 1 else []
-    lengths = [after - before for before, after in pairwise(numbers)]
-    if not numbers or numbers[0] != 0 or numbers[-1] != len(tokens) or min(lengths, default=0) < 0:
-        raise ValueError(
-            f"{where}: {name} must rise from 0 to the {len(tokens)} tokens, got {numbers or starts}"
-        )
-    return lengths
-
-
-def _held_keys(where: str, lengths: int | Tensor | None, cache: Tensor, has_new: bool) -> list[int]:
-    """How many keys the cache holds for each sequence."""
-    batch, room = cache.shape[:2]
-    if lengths is None and has_new:
-        raise ValueError(f"{where}: expected cache_seqlens where k is given, got None")
-    if lengths is None:
-        lengths = room
-    held = [lengths] * batch if isinstance(lengths, int) else lengths.tolist()
-    if not isinstance(held, list) or len(held) != batch or not all(0 <= n <= room for n in held):
-        raise ValueError(
-            f"{where}: cache_seqlens must be a number or [B] = [{batch}] of them from 0 to {room}, "
-            f"got {held}"
-        )
-    return held
-
-
 def _append(
     where: str, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, held: list[int]
 ) -> list[int]:
@@ -332,18 +317,3 @@ def _append(
         k_cache[index, length : length + new] = k[index]
         v_cache[index, length : length + new] = v[index]
     return [length + new for length in held]
-
-
-def _refuse(where: str, **arguments: Any) -> None:
-    """Raises an error for what is asked for and not supported."""
-    for name, value in arguments.items():
-        if value is not None and (isinstance(value, Tensor) or value):
-            got = f"[{', '.join(map(str, value.shape))}]" if isinstance(value, Tensor) else value
-            raise ValueError(f"{where}: {name} is not supported, leave it out, got {got}")
-
-
-def _check_width(where: str, dims: int, **tensors: Tensor | None) -> None:
-    for name, tensor in tensors.items():
-        layout = "[B, T, H, D]" if dims == 4 else "[tokens, H, D]"
-        if tensor is not None and tensor.dim() != dims:
-            raise ValueError(f"{where}: {name} must be {layout}, got {list(tensor.shape)}")

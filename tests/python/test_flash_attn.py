@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.python.refusals import assert_refused
@@ -305,14 +306,64 @@ def cached(*new: Tensor, **options: Any) -> Any:
         (lambda: packed([0, 1, 4]), ("the same one or more sequences", "got 2 and 1")),
         (lambda: cached(Q, Q), ("cache_seqlens where k is given",)),
         (lambda: cached(Q, Q, cache_seqlens=3), ("room for 3 + 4 keys", "got a cache of 5")),
-        (lambda: cached(cache_seqlens=torch.tensor([1, 2])), ("cache_seqlens", "a number or")),
+        (lambda: cached(cache_seqlens=torch.tensor([1, 2])), ("cache_seqlens", "an integer or")),
         (lambda: cached(Q, cache_seqlens=0), ("k and v together",)),
+        (lambda: flash_attn.flash_attn_func(None, Q, Q), ("q must be a tensor", "got NoneType")),
+        (lambda: packed([0, 4], alibi_slopes=torch.ones(2, 2)), ("alibi_slopes", "[1, 2]")),
+        (
+            lambda: flash_attn.flash_attn_varlen_func(
+                Q[0], Q[0], Q[0], torch.tensor([0.0, 4.0]), torch.tensor([0, 4]), 4, 4
+            ),
+            ("cu_seqlens_q", "a tensor of integers", "got torch.float32"),
+        ),
+        (
+            lambda: flash_attn.flash_attn_varlen_func(Q[0], Q[0], Q[0], [0, 4], [0, 4], 4, 4),
+            ("cu_seqlens_q", "a tensor of integers", "got list"),
+        ),
+        (lambda: cached(cache_seqlens=torch.tensor([1.0])), ("cache_seqlens", "an integer or")),
+        (lambda: cached(cache_seqlens=3.0), ("cache_seqlens", "an integer or", "got 3.0")),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(
     call: Callable[[], Any], named: tuple[str, ...]
 ) -> None:
     assert_refused(call, *named)
+
+
+# What would be repeated, cut or cast where it does not fit, and options that attention refuses.
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"q": torch.ones(3, 1, 4, 8)}, ("k_cache", "[3, any, any, 8]")),
+        ({"q": torch.ones(2, 1, 4, 6)}, ("k_cache", "[2, any, any, 6]")),
+        ({"v_cache": torch.zeros(2, 6, 2, 8)}, ("v_cache", "[2, 5, 2, any]")),
+        ({"k": torch.ones(2, 1, 1, 8)}, ("k must be", "[2, any, 2, 8]", "got [2, 1, 1, 8]")),
+        ({"k": torch.ones(2, 1, 2, 1)}, ("k must be", "[2, any, 2, 8]")),
+        ({"k": torch.ones(3, 1, 2, 8)}, ("k must be", "[2, any, 2, 8]")),
+        ({"k": torch.ones(2, 3, 2, 8)}, ("v must be", "[2, 3, 2, 8]", "got [2, 1, 2, 8]")),
+        ({"k": torch.ones(2, 1, 2, 8).double()}, ("k must be", "float32 like q", "float64")),
+        ({"window_size": (1, 2, 3)}, ("window_size",)),
+        ({"softcap": -1.0}, ("softcap", "from 0", "got -1.0")),
+        ({"softmax_scale": math.nan}, ("softmax_scale", "got nan")),
+        ({"alibi_slopes": torch.ones(3, 4)}, ("alibi_slopes", "[2, 4]", "got [3, 4]")),
+    ],
+)
+@pytest.mark.parametrize("held", [3, torch.tensor([3, 2])])
+def test_a_refused_call_leaves_the_cache_as_it_was(
+    changed: dict[str, Any], named: tuple[str, ...], held: object
+) -> None:
+    caches = {"k_cache": torch.zeros(2, 5, 2, 8), "v_cache": torch.zeros(2, 5, 2, 8)}
+    new = {"k": torch.ones(2, 1, 2, 8), "v": torch.ones(2, 1, 2, 8)}
+    arguments = {"q": torch.ones(2, 1, 4, 8), **caches, **new, "cache_seqlens": held, **changed}
+    assert_refused(lambda: flash_attn.flash_attn_with_kvcache(**arguments), *named)
+    assert not any(cache.any() for cache in caches.values())
+
+
+def test_numbers_of_numpy_count_keys_and_windows() -> None:
+    given = flash_attn.flash_attn_with_kvcache(
+        Q, CACHE, CACHE, cache_seqlens=np.int64(3), window_size=(np.int64(1), np.int64(0))
+    )
+    assert torch.equal(given, cached(cache_seqlens=torch.tensor(3), window_size=(1, 0)))
 
 
 class Tiny(torch.nn.Module):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aero.analysis.statistics import heads_in_quarter, layerwise_mean, nan_counts, quarter_shares
+from aero.internals.number_checks import whole
 
 FloatArray = NDArray[np.float64]
 
@@ -124,11 +125,13 @@ class EntropyAccumulator:
     """
 
     def __init__(self, *, context_length: int | None = None) -> None:
-        if context_length is not None and context_length < 1:
+        length = None if context_length is None else whole(context_length)
+        if context_length is not None and (length is None or length < 1):
             raise ValueError(
-                f"EntropyAccumulator: context_length must be >= 1, got {context_length}"
+                "EntropyAccumulator: context_length must be an integer >= 1, "
+                f"got {context_length!r}"
             )
-        self._context_length = context_length
+        self._context_length = length
         self._sum: FloatArray | None = None  # [L, H, T]
         self._normalized_sum: FloatArray | None = None  # [L, H]
         self._rows: FloatArray = np.zeros(0)  # [T]
@@ -152,7 +155,7 @@ class EntropyAccumulator:
         Raises:
             ValueError: a shape does not fit, or differs from the batches before.
         """
-        rows = np.asarray(row_entropies, dtype=np.float64)
+        rows = _numbers("row_entropies", row_entropies)
         if rows.ndim != 4 or rows.size == 0:
             raise ValueError(
                 "summarize_entropies: row_entropies must be [L, B, H, T] without empty dimensions, "
@@ -265,6 +268,19 @@ def summarize_entropies(
     return accumulator.summary(temperatures=temperatures, thresholds=thresholds)
 
 
+def _numbers(name: str, value: Any) -> FloatArray:
+    """Real numbers of an array, a tensor of any dtype, with a gradient too, or several of these."""
+    if isinstance(value, (list, tuple)) and value and all(hasattr(x, "detach") for x in value):
+        return np.stack([_numbers(name, x) for x in value])
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value if value.is_complex() else value.double()
+    array = np.asarray(value)
+    if np.iscomplexobj(array):
+        raise ValueError(f"summarize_entropies: {name} must be real, got {array.dtype}")
+    return array.astype(np.float64)
+
+
 def _fitting(name: str, value: ArrayLike, sizes: dict[str, int], *, at_least: int) -> NDArray[Any]:
     """The array in all of these sizes, of which it may lack the first down to so many."""
     array = np.asarray(value)
@@ -283,7 +299,7 @@ def _checked_temperatures(
 ) -> tuple[FloatArray, ...] | None:
     if temperatures is None:
         return None
-    arrays = tuple(np.asarray(value, dtype=np.float64) for value in temperatures)
+    arrays = tuple(_numbers("temperatures", value) for value in temperatures)
     if len(arrays) != layers or len({array.shape for array in arrays}) != 1:
         raise ValueError(
             f"summarize_entropies: temperatures must be {layers} arrays of equal shape, "

@@ -23,6 +23,7 @@ from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import folding_step, has_foldable_blocks
 from aero.conversion.parts import label_fields
 from aero.conversion.plan import as_new_network, take_steps
+from aero.conversion.training_fields import TRAINING_FIELDS, with_training_fields
 from aero.conversion.weights import start_additions_neutral
 from aero.models import AeroForCausalLM
 from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
@@ -53,7 +54,7 @@ def begin_annealing(
         The network; same device, dtype, mode and generation settings.
 
     Raises:
-        ValueError: there is no way from the one to the other.
+        ValueError: there is no way from the one to the other, or a field that is not allowed.
 
     Example:
         >>> from aero import AeroForCausalLM
@@ -66,6 +67,10 @@ def begin_annealing(
         >>> torch.allclose(network(tokens).logits, model(tokens).logits, atol=1e-6)
         True
     """
+    for name in training_fields:
+        if name not in TRAINING_FIELDS:
+            known = ", ".join(TRAINING_FIELDS)
+            raise ValueError(f"begin_annealing: there is no option {name!r}; there are {known}")
     trained = as_new_network(model)
     source = trained.config.spec
     target = _target(source, label, final_norm)
@@ -73,9 +78,8 @@ def begin_annealing(
         parts = check_annealing(source, target)
     except ValueError as error:
         raise ValueError(f"begin_annealing: {error}") from error
-    config = copy.deepcopy(trained.config)
-    for name, value in {"temperature_init": 1.0, **training_fields}.items():
-        setattr(config, name, value)
+    starts = {"temperature_init": 1.0} if source.temperature == "none" else {}
+    config = with_training_fields("begin_annealing", trained.config, {**starts, **training_fields})
     config.update_spec(target)
     config.annealed_from = asdict(parts)
     step = f"begin_annealing (inexact): {source.label} becomes {target.label}"

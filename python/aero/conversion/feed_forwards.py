@@ -9,6 +9,7 @@ from torch import nn
 
 from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, with_spec
+from aero.internals.number_checks import whole
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn.parts import part_places
 
@@ -138,10 +139,13 @@ def prune_ffn(
         raise ValueError("prune_ffn: give either deepest=K or layers=[...]")
     network = as_new_network(model)
     config = network.config
-    if deepest is not None:
-        layers = _deepest(config, deepest)
-    assert layers is not None
-    return take_steps(network, [pruning_step(config, sorted(layers))])
+    given = [deepest] if layers is None else list(layers)
+    numbers = [number for number in map(whole, given) if number is not None]
+    if len(numbers) != len(given):
+        name = "deepest" if layers is None else "layers"
+        raise ValueError(f"prune_ffn: {name} must be of integers, got {given}")
+    chosen = _deepest(config, numbers[0]) if layers is None else numbers
+    return take_steps(network, [pruning_step(config, sorted(chosen))])
 
 
 def pruning_step(config: AeroConfig, layers: Sequence[int]) -> Step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
@@ -28,19 +27,12 @@ from aero.conversion.in_place import check_in_place, replace_in_place
 from aero.conversion.layer_norms import layer_norm_steps
 from aero.conversion.parts import SIZE_FIELDS, adding_steps
 from aero.conversion.plan import ConversionPlan, Step, as_new_network, take_steps
+from aero.conversion.training_fields import TRAINING_FIELDS, with_training_fields
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 from aero.models.foreign_networks import read_network
 from aero.models.foreign_reader import check_finite
 
-# Fields of AeroConfig about the training of a network, not about its outputs.
-_TRAINING_FIELDS = (
-    "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
-    "entropy_strengths", "entropy_thresholds", "threshold_init", "temperature_init",
-    "temperature_parametrization", "trainable_scales", "leaky_slope_init", "norm_statistics",
-    "initializer_range", "position_start", "embedding_dropout", "residual_dropout",
-    "attention_dropout",
-)  # fmt: skip
 _CHANGEABLE = ("context_length", "tied_embeddings", "final_norm")
 _LINEAR = ("linear", "weight_norm", "spectral_norm")
 # Of any network: none of a label has more pruned FFNs.
@@ -123,7 +115,7 @@ def convert(
         return ConversionPlan(type(model).__name__, config, tuple(steps))
     network = carry_over(model) if inplace else as_new_network(model)
     check_finite(network)
-    config = _with_training_fields(network.config, options)
+    config = with_training_fields("convert", network.config, options)
     steps = plan_steps(network.config, label, **options)
     if inplace and not isinstance(model, AeroForCausalLM):
         has_penalty = (steps[-1].config if steps else config).spec.entropy_regularized
@@ -135,7 +127,7 @@ def convert(
 def plan_steps(config: AeroConfig, label: str, **options: Any) -> list[Step]:
     """The steps from a network to a label; arguments as of `convert`."""
     target = _target(config.spec, label, options)
-    config = _with_training_fields(config, options)
+    config = with_training_fields("convert", config, options)
     if config.spec.temperature == "none" and "temperature_init" not in options:
         config.temperature_init = 1.0
     planner = _Planner(config)
@@ -161,14 +153,14 @@ def _target(spec: ArchitectureSpec, label: str, options: dict[str, Any]) -> Arch
     sizes = {name: getattr(spec, name) for name in SIZE_FIELDS}
     changes = {name: options[name] for name in _CHANGEABLE if options.get(name) is not None}
     for name in options:
-        if name in _CHANGEABLE or name in _TRAINING_FIELDS:
+        if name in _CHANGEABLE or name in TRAINING_FIELDS:
             continue
         if name in SIZE_FIELDS:
             raise ValueError(
                 f"convert: {name} is the model's, {getattr(spec, name)}, and cannot be "
                 f"{options[name]!r}: weights of another size cannot be carried over; leave it out"
             )
-        known = ", ".join((*_CHANGEABLE, *_TRAINING_FIELDS))
+        known = ", ".join((*_CHANGEABLE, *TRAINING_FIELDS))
         raise ValueError(f"convert: there is no option {name!r}; there are {known}")
     if changes.get("tied_embeddings") and not spec.tied_embeddings:
         raise ValueError(
@@ -196,21 +188,6 @@ def _checked_label(spec: ArchitectureSpec, label: str) -> ArchitectureSpec:
             "has other weights; train it again, AeroForCausalLM(AeroConfig.from_label(...))"
         )
     return named
-
-
-def _with_training_fields(config: AeroConfig, options: dict[str, Any]) -> AeroConfig:
-    fields = {name: options[name] for name in _TRAINING_FIELDS if name in options}
-    AeroConfig(**fields)  # checks the values
-    has_temperature = config.spec.temperature != "none"
-    if has_temperature and "temperature_parametrization" in fields:
-        raise ValueError(
-            "convert: temperature_parametrization must be left out, since the model's temperatures "
-            f"are stored as {config.temperature_parametrization!r}"
-        )
-    changed = copy.deepcopy(config)
-    for name, value in fields.items():
-        setattr(changed, name, value)
-    return changed
 
 
 class _Planner:

@@ -55,7 +55,7 @@ _NUMBERS = {  # smallest value and how an error names the range
     "rotary_base": (_POSITIVE, "a number above 0"),
     "embedding_scale": (_ANY, "a number"),
     "initializer_range": (0, "a number from 0"),
-    "embedding_dropout": (0, "a number from 0"),
+    "embedding_dropout": (0, "a number from 0 to below 1"),
     "residual_dropout": (0, "a number from 0 to below 1"),
     "attention_dropout": (0, "a number from 0 to below 1"),
 }

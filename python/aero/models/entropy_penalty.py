@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -78,7 +80,8 @@ class EntropyPenalty(Scales):
         self.context_length = context_length
         for name, smallest in _NUMBERS.items():
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value >= smallest:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not smallest <= value < math.inf:
                 raise ValueError(
                     f"with_entropy_penalty: {name} must be a number from {smallest}, got {value!r}"
                 )
@@ -88,7 +91,12 @@ class EntropyPenalty(Scales):
                     f"with_entropy_penalty: {name} must be {' or '.join(map(repr, allowed))}, got "
                     f"{getattr(self, name)!r}"
                 )
-        self.threshold_bias = nn.Parameter(thresholds.clone())
+        if context_length is not None and not context_length >= 1:
+            raise ValueError(
+                "with_entropy_penalty: context_length must be None or a number from 1, got "
+                f"{context_length!r}"
+            )
+        self.threshold_bias = nn.Parameter(_checked_thresholds(thresholds).clone())
         self.strength_bias = _strength_bias(strengths, thresholds)
 
     def forward(
@@ -222,6 +230,18 @@ class EntropyPenalty(Scales):
     def extra_repr(self) -> str:
         """Shows the settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+
+def _checked_thresholds(thresholds: Tensor) -> Tensor:
+    is_fit = isinstance(thresholds, Tensor) and thresholds.is_floating_point()
+    if not is_fit or thresholds.dim() != 2 or not thresholds.isfinite().all():
+        got = (
+            list(thresholds.shape) if isinstance(thresholds, Tensor) else type(thresholds).__name__
+        )
+        raise ValueError(
+            f"with_entropy_penalty: thresholds must be a tensor [L, H] of finite numbers, got {got}"
+        )
+    return thresholds
 
 
 def _predicted(arguments: Mapping[str, Any]) -> Tensor:

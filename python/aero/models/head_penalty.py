@@ -65,7 +65,14 @@ def penalty_of_heads(
             not count. None where all rows count and are causal.
         **rule: else as of `aero.ops.entropy_regularization`.
     """
-    groups = _layers_by_keys(visible_keys, len(entropies))
+    num_layers = len(thresholds)
+    for name, given in (("entropies", entropies), ("visible_keys", visible_keys)):
+        if given is not None and len(given) != num_layers:
+            raise ValueError(
+                f"entropy penalty: {name} must be of the {num_layers} layers of the thresholds, "
+                f"got {len(given)}"
+            )
+    groups = _layers_by_keys(visible_keys, num_layers)
     compute: Any = ops.entropy_regularization
     if strength_bias is not None:
         compute = reference.head_penalties

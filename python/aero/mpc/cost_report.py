@@ -163,6 +163,7 @@ class CostReport:
         compute: Compute = None,
     ) -> dict[str, Any]:
         """Returns everything ready for JSON; with a network also its `latency`."""
+        require_network(network, compute)
         timed = {} if network is None else self.latency(network, compute).to_dict()
         found = {
             "label": self.label,
@@ -207,6 +208,8 @@ class CostReport:
             >>> round(baseline.compare(mpc.simulate("SM+ScFuFFN")).ratio, 1)
             4.0
         """
+        if not isinstance(other, CostReport):
+            raise ValueError(f"compare: expected a CostReport, got {type(other).__name__}")
         return CostComparison(self, other)
 
 
@@ -304,11 +307,18 @@ class CostComparison:
 
     def times(self, network: Network, compute: Compute) -> tuple[Latency, Latency] | None:
         """Both timed on a network; None without one."""
+        require_network(network, compute)
         if network is None:
             return None
         both = self.first, self.second
         compute = compute or default_compute(*(report.description for report in both))
         return both[0].latency(network, compute), both[1].latency(network, compute)
+
+
+def require_network(network: Network, compute: Compute) -> None:
+    """Refuses a machine where no network is given, for it would have no effect."""
+    if network is None and compute is not None:
+        raise ValueError(f"cost: compute has an effect with network alone, got compute={compute!r}")
 
 
 def words_of(report: CostReport, timed: Latency | None = None) -> dict[str, Any]:

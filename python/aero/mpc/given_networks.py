@@ -26,6 +26,7 @@ _PUBLISHED = "SM+LN+G"
 _OWNERS = {"gpt2": ("openai", "openai-community"), "pythia": ("eleutherai",)}
 # The file of a described network, and how it begins; `aero.network` writes and checks it whole.
 _DESCRIPTION, _FORMAT, _VERSION = "network.json", "aero-network", 2
+_DESCRIBED = {"label": str, "context_length": int, "vocab_size": int, "operations": [dict]}
 _CONFIGURATION = "config.json"
 _ADAPTERS = "qkv/proj, ffn: adapters are priced as merged into the weights (merge_and_unload())"
 
@@ -181,8 +182,7 @@ def _read(folder: Path) -> dict[str, Any]:
                 f"{printable(str(path))}: expected an {_FORMAT} {_VERSION}, got "
                 f"{shown(found['format'])} {found['version']}"
             )
-        wanted = {"label": str, "context_length": int, "vocab_size": int, "operations": [dict]}
-        return dict(checked(found, wanted, str(path)))
+        return dict(checked(found, _DESCRIBED, str(path)))
     if (folder / _CONFIGURATION).is_file():
         return dict(read_json(folder / _CONFIGURATION, {"model_type": str}))
     raise ValueError(
@@ -194,6 +194,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _of_description(
     description: Mapping[str, Any], context_length: int | None, vocab_size: int | None
 ) -> PricedNetwork:
+    checked(dict(description), _DESCRIBED, "simulate: a described network")
     if vocab_size not in (None, description["vocab_size"]):
         raise ValueError(
             f"simulate: vocab_size of a described network is its own, {description['vocab_size']}, "

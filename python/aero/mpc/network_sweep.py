@@ -18,7 +18,7 @@ from aero.mpc.described_stacks import StackDescription, default_compute, stack_d
 from aero.mpc.given_networks import named_network, preset_named
 from aero.mpc.priced_network import words_dict
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
-from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, split_axes
+from aero.mpc.sweep_axes import axis_values, by_gelu, kinds_of, require_once, several, split_axes
 from aero.mpc.sweep_given import GivenPrice, each_network, has_label, price_given, shown_name
 from aero.reading import one_line
 
@@ -185,6 +185,7 @@ def sweep(
         >>> [round(row.comm_gb, 1) for row in found.rows]
         [25.3, 58.5, 6.3, 20.6]
     """
+    stacks, networks, runs = map(several, (stacks, networks, runs))
     labelled = _of_labels(labels, model)
     require_once("labels", [network.spec for network in labelled])
     require_once("stacks", stacks)

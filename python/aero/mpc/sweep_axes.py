@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aero import _core
@@ -28,6 +29,11 @@ def axis_values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[Fie
         raise ValueError(f"sweep: {name} must have at least one value")
     require_once(name, found)
     return [plain_value(name, one) for one in found]
+
+
+def several(given: Any) -> Any:
+    """Values of which one alone may be given, by its name."""
+    return [given] if isinstance(given, (str, Path)) else given
 
 
 def require_once(name: str, values: Iterable[Any]) -> None:

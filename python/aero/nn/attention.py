@@ -27,7 +27,6 @@ class KeyValueCache(Protocol):
 
     def update(self, keys: Tensor, values: Tensor, layer_index: int) -> tuple[Tensor, Tensor]:
         """Appends keys and values [B, H, T, D] of a layer and returns all of that layer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -309,6 +308,8 @@ class ShapedSelfAttention(Scales):
 
 
 def _head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
+    if min(width, num_heads, num_heads if head_dim is None else head_dim) < 1:
+        raise ValueError(f"aero attention: sizes must be from 1, got {width, num_heads, head_dim}")
     if head_dim is None and width % num_heads:
         raise ValueError(
             f"aero attention: width must be a multiple of num_heads {num_heads}, or head_dim be "

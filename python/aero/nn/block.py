@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -120,6 +120,9 @@ class Block(Scales):
         parts: Mapping[str, BlockPart] | None = None,
     ) -> None:
         super().__init__()
+        if residual not in get_args(Residual):
+            known = ", ".join(get_args(Residual))
+            raise ValueError(f"Block: residual must be one of {known}, got {residual!r}")
         self.ln_1 = ln_1
         self.attn = attn
         self.ln_2 = ln_2

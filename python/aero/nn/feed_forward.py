@@ -53,6 +53,11 @@ class FeedForward(Scales):
                 f"FeedForward: activation must be one of {', '.join(_ACTIVATIONS)}, "
                 f"got {activation!r}"
             )
+        if gelu_approximation not in ("tanh", "none"):
+            raise ValueError(
+                "FeedForward: gelu_approximation must be 'tanh' or 'none', "
+                f"got {gelu_approximation!r}"
+            )
         self.activation = activation
         self.gelu_approximation = gelu_approximation
         self.c_fc = Linear(width, hidden_width)

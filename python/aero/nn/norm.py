@@ -89,6 +89,8 @@ class FoldableNorm(Scales):
         Returns:
             [B, T, C], the dtype of `x`.
         """
+        if x.shape[-1] != len(self.weight):
+            raise ValueError(f"FoldableNorm: expected C = {len(self.weight)}, got {list(x.shape)}")
         return x * self.scale(x, token_mask).to(x.dtype)
 
     def scale(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:

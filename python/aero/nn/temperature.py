@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -59,7 +60,8 @@ class Temperature(Scales):
             raise ValueError(
                 f"Temperature: parametrization must be 'identity' or 'log', got {parametrization!r}"
             )
-        if init == 0 or (parametrization == "log" and init < 0):
+        is_positive = parametrization == "log"
+        if not math.isfinite(init) or init == 0 or (is_positive and init < 0):
             raise ValueError(f"Temperature: init must be {_allowed(parametrization)}, got {init}")
         self.shape = shape
         self.num_heads = num_heads

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator as operators
 import re
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -48,6 +50,49 @@ def require_tensors(operator: str, **arguments: Any) -> None:
             raise ValueError(f"{operator}: {name} must be a dense tensor, got {value.layout}")
         if value.is_complex():  # a cast would drop the imaginary parts
             raise ValueError(f"{operator}: {name} must be real, got {value.dtype}")
+
+
+def require_floats(operator: str, **tensors: Tensor | None) -> None:
+    """Refuses what adds to scores or divides them and is not of floats; None is fine."""
+    for name, given in tensors.items():
+        if given is not None and not given.is_floating_point():
+            what = "; a mask goes to mask" if given.dtype == torch.bool else ""
+            raise ValueError(f"{operator}: {name} must be of floats, got {given.dtype}{what}")
+
+
+def require_number(operator: str, name: str, value: Any, has_none: bool = True) -> None:
+    """Refuses what is no number, or None, and one with a gradient, which would be lost."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(f"{operator}: {name} must be a number, got a tensor with a gradient")
+    is_none = has_none and value is None
+    if not is_none and not isinstance(value, (Real, Tensor, torch.SymFloat, torch.SymInt)):
+        raise ValueError(f"{operator}: {name} must be a number, got {value!r}")
+
+
+def bounds_of(where: str, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """How far a window reaches to the left and to the right; None is no bound."""
+    try:
+        left, right = (None if n is None else operators.index(n) for n in window)
+    except (TypeError, ValueError):
+        left = right = -1
+    if min(left or 0, right or 0) < 0:
+        raise ValueError(
+            f"{where}: window must be (left, right), each an integer from 0 or None, got {window}"
+        )
+    return left, right
+
+
+def require_numbers(
+    where: str, scale: float | None, softcap: float | None, dropout_p: float
+) -> None:
+    """Refuses numbers that the operators do not take; the operator checks the scale's value."""
+    require_number(where, "scale", scale)
+    require_number(where, "softcap", softcap)
+    require_number(where, "dropout_p", dropout_p)
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ValueError(f"{where}: softcap must be a finite number above 0, got {softcap}")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"{where}: dropout_p must be at least 0 and below 1, got {dropout_p}")
 
 
 def require_finite(operator: str, name: str, value: float | None, least: float = -math.inf) -> None:

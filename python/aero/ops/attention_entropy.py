@@ -12,9 +12,12 @@ from aero.ops import _gradients, reference
 from aero.ops._autograd import folded, native_gradients, register
 from aero.ops._boundary import (
     Backend,
+    bounds_of,
     call_native,
     cast_for_autocast,
     require_finite,
+    require_floats,
+    require_numbers,
     require_tensors,
     statistics_dtype,
     use_native,
@@ -152,6 +155,9 @@ def attention_entropy(
             return_max_logits=return_max_logits, backend=backend,
         )  # fmt: skip
         return tuple(x[0] for x in results)
+    require_floats(
+        _NAME, bias=bias, temperature=temperature, alibi_slopes=alibi_slopes, sinks=sinks
+    )
     q, k, v = cast_for_autocast(q, k, v)
     rows = statistics_dtype(q.dtype)
     if mask is not None and mask.is_floating_point():
@@ -167,8 +173,8 @@ def attention_entropy(
         _NAME, backend, q=q, k=k, v=v, temperature=temperature, mask=mask, bias=bias,
         alibi_slopes=alibi_slopes, sinks=sinks,
     )  # fmt: skip
-    left, right = (None, None) if window is None else _bounds(window)
-    _require_numbers(softcap, dropout_p)
+    left, right = (None, None) if window is None else bounds_of(_NAME, window)
+    require_numbers(_NAME, scale, softcap, dropout_p)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
     seeds = _drawn_seeds(q, starts[0]) if dropout_p > 0 else None
     width = v.shape[-1]
@@ -205,21 +211,6 @@ def _with_mask(bias: Tensor | None, mask: Tensor, rows: torch.dtype) -> Tensor:
             f"{_NAME}: mask must have no gradient, got one that requires it; pass it as bias"
         )
     return mask if bias is None else bias.to(rows) + mask.to(rows)
-
-
-def _bounds(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
-    if len(window) != 2 or any(n is not None and not (n >= 0) for n in window):
-        raise ValueError(
-            f"{_NAME}: window must be (left, right), each at least 0 or None, got {window}"
-        )
-    return window
-
-
-def _require_numbers(softcap: float | None, dropout_p: float) -> None:
-    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise ValueError(f"{_NAME}: softcap must be a finite number above 0, got {softcap}")
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"{_NAME}: dropout_p must be at least 0 and below 1, got {dropout_p}")
 
 
 def _drawn_seeds(q: Tensor, starts: Tensor | None) -> Tensor:

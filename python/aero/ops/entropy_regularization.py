@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,14 @@ from torch import Tensor
 
 from aero.ops import _gradients, reference
 from aero.ops._autograd import looped, native_gradients, register
-from aero.ops._boundary import Backend, call_native, require_finite, require_tensors, use_native
+from aero.ops._boundary import (
+    Backend,
+    call_native,
+    require_finite,
+    require_number,
+    require_tensors,
+    use_native,
+)
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -84,6 +92,7 @@ def entropy_regularization(
         row_mask=row_mask,
     )
     thresholds = thresholds.to(entropies.dtype)
+    require_number("entropy_regularization", "margin", margin, has_none=False)
     _check_rule(entropies, max_entropy, visible_keys, context_length, reduction)
     if not use_native(
         "entropy_regularization",
@@ -151,8 +160,10 @@ def _check_rule(
         _refuse("max_entropy", "'log_context' or 'log_visible'", repr(max_entropy))
     if max_entropy == "log_visible" and context_length is not None:
         _refuse("context_length", "None with max_entropy='log_visible'", context_length)
-    if context_length is not None and context_length < 1:
-        _refuse("context_length", "at least 1", context_length)
+    if context_length is not None:
+        require_number("entropy_regularization", "context_length", context_length)
+        if not 1 <= context_length < math.inf:
+            _refuse("context_length", "at least 1", context_length)
     if visible_keys is None:
         return
     if max_entropy == "log_context":

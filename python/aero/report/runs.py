@@ -104,6 +104,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         for run in runs:
             folder = run if run.is_dir() else run.parent
             found.setdefault(folder.resolve(), folder)
+    if not found:
+        raise ValueError("report: expected at least one folder of runs, got none")
     return list(found.values())
 
 

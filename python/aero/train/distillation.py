@@ -5,12 +5,14 @@ Letters: B windows, T tokens per window, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aero.internals.number_checks import is_real
 from aero.models.loss import IGNORED, per_counted
 
 
@@ -58,6 +60,9 @@ class Distillation:
         temperature: the divisor of the logits of both.
         weight: share of the teacher, in [0, 1].
 
+    Raises:
+        ValueError: temperature or weight is no such number.
+
     Example:
         >>> from aero import AeroConfig, AeroForCausalLM
         >>> from aero.train import AeroTrainer, Distillation
@@ -70,6 +75,12 @@ class Distillation:
     """
 
     def __init__(self, teacher: nn.Module, *, temperature: float, weight: float) -> None:
+        if not is_real(temperature) or not 0 < temperature < math.inf:
+            raise ValueError(
+                f"Distillation: temperature must be a number above 0, got {temperature!r}"
+            )
+        if not is_real(weight) or not 0 <= weight <= 1:
+            raise ValueError(f"Distillation: weight must be a number from 0 to 1, got {weight!r}")
         self._teacher = teacher.eval().requires_grad_(False)
         self._temperature = temperature
         self._weight = weight

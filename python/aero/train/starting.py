@@ -146,6 +146,8 @@ def starting_network(run: PlannedRun, **token_ids: int | None) -> AeroForCausalL
     assert run.source is not None
     fields = training_fields(run.recipe)
     trained = load_network(run.source, "--from")
+    if isinstance(trained, AeroForCausalLM) and trained.config.spec.entropy_regularized:
+        del fields["threshold_init"]  # it has thresholds
     try:
         # An AERO network of its own label: the steps that follow go from it.
         own: AeroForCausalLM = convert(trained, run.source.label or "SM+LN+G", **fields)

@@ -185,7 +185,7 @@ def _certificates(content: bytes, path: Path) -> dict[str, bytes]:
     return {hashlib.sha256(each).hexdigest(): each for each in found}
 
 
-def make_keys(folder: Path) -> str:
+def make_keys(folder: str | Path) -> str:
     """Makes a key on the curve P-256 and its self-signed certificate.
 
     Args:
@@ -208,6 +208,7 @@ def make_keys(folder: Path) -> str:
         ...     [made] == fingerprints(Path(folder, "server", "certificate.pem"))
         True
     """
+    folder = Path(folder)
     with extra("private"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -117,7 +117,7 @@ def check_batch(prompts: Sequence[Sequence[int]], settings: PrivateSettings) -> 
 
 
 def generate_privately(
-    folder: Path,
+    folder: str | Path,
     tokens: Sequence[int] | Sequence[Sequence[int]],
     new_tokens: int,
     settings: PrivateSettings,
@@ -150,7 +150,7 @@ def generate_privately(
         >>> found.tokens  # doctest: +SKIP
         [17, 3]
     """
-    job = BothPartiesJob(folder.resolve(), settings, by_place(tokens, settings))
+    job = BothPartiesJob(Path(folder).resolve(), settings, by_place(tokens, settings))
     found, command = Generated(), "aero.private.parties.both_parties_worker"
     reads = read_alone(new_tokens) if reads is None else reads
     for event in _events(private_command(command, python), job, reads):
