@@ -23,6 +23,7 @@ from aero.ops._boundary import (
     use_native,
 )
 from aero.ops._gradients import LEARNED, VARIANTS
+from aero.ops._reference_checks import check_attention
 
 
 def attention_entropy(
@@ -175,7 +176,10 @@ def attention_entropy(
     )  # fmt: skip
     left, right = (None, None) if window is None else bounds_of(_NAME, window)
     require_numbers(_NAME, scale, softcap, dropout_p)
-    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    starts = tuple(cu_seqlens) if isinstance(cu_seqlens, (tuple, list)) else (cu_seqlens,) * 2
+    if len(starts) != 2:
+        raise ValueError(f"{_NAME}: cu_seqlens must be one tensor or two, got {len(starts)}")
+    require_tensors(_NAME, cu_seqlens_q=starts[0], cu_seqlens_k=starts[1])
     seeds = _drawn_seeds(q, starts[0]) if dropout_p > 0 else None
     width = v.shape[-1]
     if native and q.is_cuda and q.dim() == v.dim() == 4 and width != q.shape[-1]:
@@ -189,6 +193,8 @@ def attention_entropy(
         out = out if out.shape[-1] == width else out[..., :width]
         return out, entropy, logsumexp, *(largest if return_max_logits else ())
     require_finite(_NAME, "scale", scale)
+    of_heads = {"alibi_slopes": alibi_slopes, "sinks": sinks}
+    check_attention(q, k, v, temperature, mask, bias, of_heads, starts)
     return reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True)))
 
 
@@ -215,7 +221,7 @@ def _with_mask(bias: Tensor | None, mask: Tensor, rows: torch.dtype) -> Tensor:
 
 def _drawn_seeds(q: Tensor, starts: Tensor | None) -> Tensor:
     """One number of 63 bits per batch entry or packed sequence, from torch's generator."""
-    count = q.shape[0] if starts is None else starts.shape[0] - 1
+    count = q.shape[0] if starts is None else max(starts.numel() - 1, 0)
     return torch.randint(2**63 - 1, (count,), device=q.device)
 
 

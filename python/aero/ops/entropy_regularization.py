@@ -19,6 +19,7 @@ from aero.ops._boundary import (
     require_tensors,
     use_native,
 )
+from aero.ops._reference_checks import check_penalty
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -103,6 +104,7 @@ def entropy_regularization(
         row_mask=row_mask,
     ):
         require_finite("entropy_regularization", "margin", margin, least=0.0)
+        check_penalty(entropies, thresholds, row_mask)
         return reference.entropy_regularization(
             entropies,
             thresholds,

@@ -17,6 +17,7 @@ from aero.ops._boundary import (
     statistics_dtype,
     use_native,
 )
+from aero.ops._reference_checks import check_ffn
 
 
 def scaled_ffn(
@@ -71,6 +72,7 @@ def scaled_ffn(
     weight, bias = cast_for_autocast(weight, bias)
     alpha, beta = (scale.to(statistics_dtype(x.dtype)) for scale in (alpha, beta))
     if not use_native("scaled_ffn", backend, x=x, weight=weight, bias=bias, alpha=alpha, beta=beta):
+        check_ffn(x, weight, bias, {"alpha": alpha, "beta": beta})
         return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
     y: Tensor = call_native("scaled_ffn", x, weight, bias, alpha, beta)
     return y

@@ -9,6 +9,7 @@ from torch import Tensor
 from aero.ops import _gradients, reference
 from aero.ops._autograd import folded, native_gradients, register
 from aero.ops._boundary import Backend, call_native, require_tensors, statistics_dtype, use_native
+from aero.ops._reference_checks import check_softmax
 
 
 def temperature_softmax(
@@ -74,6 +75,7 @@ def temperature_softmax(
     if not use_native(
         "temperature_softmax", backend, scores=scores, temperature=temperature, mask=mask
     ):
+        check_softmax(scores, temperature, mask)
         return reference.temperature_softmax(
             scores, temperature=temperature, mask=mask, is_causal=is_causal
         )

@@ -14,7 +14,17 @@ from aero import ops
 from aero.ops._boundary import refusing
 from aero.ops._gradients import PLAIN
 
-from .bad_calls import BAD, OPERATORS, attend, feed, penalty, softmax
+from .bad_calls import (
+    ADDRESS,
+    BAD,
+    ELEMENTS,
+    INVERTIBLE,
+    OPERATORS,
+    attend,
+    feed,
+    penalty,
+    softmax,
+)
 
 
 @pytest.mark.parametrize(("call", "changed", "argument", "expected", "got"), BAD)
@@ -23,6 +33,53 @@ def test_bad_input_is_named(
 ) -> None:
     named = f"{OPERATORS[call]}: {argument} ", f" {expected}, got ", f"got {got}"
     assert_refused(lambda: call(**changed), *named)
+
+
+# What the kernels alone cannot take: addresses, huge sizes, wide heads, what has no inverse.
+OF_KERNELS = (ADDRESS, ELEMENTS, INVERTIBLE, "from 1 to 512", "below 2^31 with return_max_logits")
+OF_THE_REFERENCE = [
+    (call, changed, argument, "at least 1" if got == "0" and argument == "D" else expected)
+    for call, changed, argument, expected, got in BAD
+    if "backend" not in changed
+    and (expected not in OF_KERNELS or (argument, got) == ("D", "0"))
+    and (argument, got) != ("entropies", "bfloat16")
+]
+
+
+@pytest.mark.parametrize(("call", "changed", "argument", "expected"), OF_THE_REFERENCE)
+def test_bad_input_is_named_where_plain_pytorch_computes(
+    call: Any, changed: dict[str, Any], argument: str, expected: str
+) -> None:
+    layout = expected.split(" = ")[0].replace("B, H, S", "B, G, S")
+    named = f"{OPERATORS[call]}: {argument} must be ", layout
+    assert_refused(lambda: call(**changed, backend="reference"), *named)
+
+
+STARTS = torch.tensor([0, 3, 6], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("changed", "argument"),
+    [
+        ({"cu_seqlens": torch.tensor([0, 4, 3, 6], dtype=torch.int32)}, "cu_seqlens_q"),
+        ({"cu_seqlens": STARTS[:2]}, "cu_seqlens_q"),
+        ({"cu_seqlens": STARTS[:0], "dropout_p": 0.5}, "cu_seqlens_q"),
+        ({"cu_seqlens": STARTS.long()}, "cu_seqlens_q"),
+        ({"cu_seqlens": (STARTS, STARTS[::2])}, "cu_seqlens_k"),
+        ({"cu_seqlens": [STARTS]}, "cu_seqlens"),
+        ({"cu_seqlens": [0, 6]}, "cu_seqlens_q"),
+        ({"cu_seqlens": STARTS, "mask": torch.ones(6, 6).bool()}, "mask"),
+        ({"cu_seqlens": STARTS, "bias": torch.ones(6, 6)}, "bias"),
+        ({"alibi_slopes": torch.ones(3)}, "alibi_slopes"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_what_does_not_fit_packed_sequences_and_heads_is_named(
+    changed: dict[str, Any], argument: str, backend: str
+) -> None:
+    q = torch.zeros(1, 4, 6, 8)
+    call = lambda: ops.attention_entropy(q, q, q, **changed, backend=backend)  # noqa: E731
+    assert_refused(call, f"attention_entropy: {argument} must be ")
 
 
 def test_rows_that_run_backwards_are_torchs_to_refuse_or_to_copy() -> None:
