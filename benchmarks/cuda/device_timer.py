@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -59,10 +58,6 @@ def taking_turns(
         for name, call in calls.items():
             samples[name].append(one_sample(device, call, repeats[name]))
     return samples
-
-
-def median(samples: list[float]) -> float:
-    return statistics.median(samples)
 
 
 def ceilings(device: torch.device, size: int) -> dict[str, float]:

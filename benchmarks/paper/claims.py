@@ -10,13 +10,13 @@ lowest mean perplexity.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aero.internals.errors import TrainingError
+from aero.mpc.other_words import nearest
 from benchmarks.paper.run_statistics import STATISTICS
 
 # Name of a group -> its rows.
@@ -183,6 +183,5 @@ def refuse_unknown(target: str, entry: Mapping[str, Any], known: set[str]) -> No
     """Raises `TrainingError` with the nearest key if `entry` has one that is not known."""
     unknown = sorted(set(entry) - known)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = nearest(unknown[0], sorted(known))
         raise TrainingError(f"reproduce: {target} has an unknown key {unknown[0]!r}{hint}")

@@ -8,15 +8,16 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
   statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values and their
   seeds; None without a finite number), `change` and `paper_change` (perplexity relative to the
   baseline, None without), `cells` (`key`, `seed`, `status`), and where rates were tried `rates`:
-  `tried` (perplexity of the first seed by rate, None where it is not finite), `best` and `cells`;
+  `tried` (mean perplexity of the trial seeds by rate, None where it is not finite), `best` and
+  `cells`;
   `documents`: `nll` (means over seeds) and `tokens` of each validation document, or None
 - `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds` (the fewest of a comparison that has
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
   logarithms), `seeds`, `freedom`, `low_over_documents`, `high_over_documents`
 - `figures`: `name`, `caption`
 - `private`: of targets with a front, the result of `benchmarks.paper.fronts.describe_fronts`
-- `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
-  `recipe` with `parameters` of the first row
+- `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and
+  `recipe` and `steps` of the first row
 """
 
 from __future__ import annotations

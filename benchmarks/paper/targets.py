@@ -36,7 +36,6 @@ count from there, as earlier ones were seen before its claims. How conditions re
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from aero.internals.errors import TrainingError
+from aero.mpc.other_words import nearest
 from aero.paper import paper_tables
 from aero.reading import parse_yaml
 from benchmarks.paper.claims import Claim, known_row, read_claim, refuse_unknown
@@ -204,10 +204,9 @@ def load_target(name: str) -> Target:
     """
     known = _descriptions()
     if name not in known:
-        near = difflib.get_close_matches(name, list(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise TrainingError(
-            f"reproduce: target must be one of {', '.join(target_names())}, got {name!r}{hint}"
+            f"reproduce: target must be one of {', '.join(target_names())}, got {name!r}"
+            f"{nearest(name, known)}"
         )
     return read_target(name, known[name])
 

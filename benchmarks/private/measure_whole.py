@@ -32,12 +32,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     chosen = parser.parse_args()
     from aero.cli.private import chosen_settings
+    from aero.cli.private_calibration import export_random
     from aero.network.files import read_description
     from aero.private.environment import private_command
+    from aero.private.measuring.calibration import NetworkCell
     from aero.private.parties.memory import in_slices
 
     with tempfile.TemporaryDirectory() as folder:
-        export_random(chosen.label, chosen.model, Path(folder))
+        sizes = {"context_length": TOKENS + NEW}
+        export_random(NetworkCell(chosen.label, chosen.model, sizes, TOKENS), Path(folder))
         description = read_description(Path(folder))
         settings = chosen_settings(None, chosen.protocol)
         settings = in_slices(description, settings, TOKENS, parties=settings.parties)
@@ -50,18 +53,6 @@ def main() -> None:
         )
     found = json.loads(done.stdout.splitlines()[-1])
     write(chosen.output, {"label": chosen.label, "model": chosen.model, **found}, description)
-
-
-def export_random(label: str, model: str, folder: Path) -> None:
-    """A network with random weights, as `aero export` writes it."""
-    import torch
-
-    from aero.export import export_weights
-    from aero.models import AeroConfig, AeroForCausalLM
-
-    torch.manual_seed(0)
-    config = AeroConfig.from_label(label, model=model, context_length=TOKENS + NEW)
-    export_weights(AeroForCausalLM(config), folder)
 
 
 def write(output: Path, found: dict[str, Any], description: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ class Prefetch {
   /// Before a group of `rows` rows of a product.
   AERO_INLINE void step(int rows) {
     item_.step(rows);
-    if (!keys_.is_empty()) keys_.step(rows);
+    if (keys_.has_any()) keys_.step(rows);
   }
 
  private:
@@ -69,7 +69,7 @@ class Prefetch {
       const int64_t steps = rows / kRows;
       per_step_ = steps > 0 ? (lines_ + steps - 1) / steps : 0;
     }
-    bool is_empty() const { return next_ == count_; }
+    bool has_any() const { return per_step_ > 0; }
     AERO_INLINE void step(int rows) {
       int64_t due = rows < kRows ? per_step_ : rows / kRows * per_step_;
       while (due > 0 && next_ < count_) {
@@ -178,8 +178,8 @@ struct Visibility {
   int64_t count;            ///< keys of the tile
   int64_t diagonal;         ///< query i sees no key above i + diagonal
   int64_t end[kColumns];    ///< rows [0, end[v]) of vector v are computed; ascending in v
-  int64_t shown[kColumns];  ///< rows [0, shown[v]) hide no key from vector v; at most end[v]
   int64_t masked;           ///< rows from here on consult `bits`
+  bool hides_any;           ///< by a mask or behind a window
   uint64_t bits[kKeyTile];  ///< bit i of row j: query i sees key j
 
   Visibility(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key,
@@ -198,11 +198,8 @@ struct Visibility {
     const int64_t begin =
         p.window_left < 0 ? -kKeyTile : q.first + p.keys - p.queries - p.window_left - key;
     const int64_t hidden = smaller(count, begin + q.count - 1);
-    if (p.mask || hidden > 0) masked = 0;
-    for (int v = 0; v < kColumns; ++v) {
-      const int64_t by_rule = p.ends() ? larger(0, v * kLanes<Real> + diagonal + 1) : count;
-      shown[v] = p.mask || hidden > 0 ? 0 : smaller(end[v], by_rule);
-    }
+    hides_any = p.mask || hidden > 0;
+    if (hides_any) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
     if (p.mask) and_mask(p, q, key);
     for (int64_t j = 0; j < hidden; ++j)
@@ -210,6 +207,10 @@ struct Visibility {
     if (p.ends())
       for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
         bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << static_cast<unsigned>(j - diagonal) : 0;
+  }
+  /// Rows [0, shown_to(v)) hide no key from vector v.
+  int64_t shown_to(int v) const {
+    return hides_any ? 0 : smaller(end[v], larger(0, v * kLanes<Real> + diagonal + 1));
   }
   /// Keys [0, seen_by(i)) of the tile hold all that query i sees.
   int64_t seen_by(int64_t i) const { return smaller(count, larger(0, i + diagonal + 1)); }

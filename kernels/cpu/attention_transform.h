@@ -213,7 +213,7 @@ class TileTransform {
     Real* const cap_slopes = cap_slopes_;
     alignas(64) Real bias[kBiasKeys * kL];
     for (int v = 0; v < q_.vectors; ++v) {
-      const int64_t lane = v * kL, end = visible.end[v], shown = visible.shown[v];
+      const int64_t lane = v * kL, end = visible.end[v], shown = visible.shown_to(v);
       const Vec<Real> log2_inverse = load(log2_inverse_ + lane);
       const auto score_rows = [&](auto may_hide, int64_t first, int64_t last) AERO_LAMBDA_INLINE {
         Vec<Real> top = load(maxima + lane);

@@ -80,10 +80,6 @@ def _mixtral(values: Values) -> Described:
     return network_of(values, _llama_like(values, **routed), *told)
 
 
-def _phi3(values: Values) -> Described:
-    return network_of(values, _llama_like(values))
-
-
 def _granite(values: Values) -> Described:
     # Its multipliers are public and go into the weights.
     scale = values.number("attention_multiplier", default=1.0)
@@ -121,7 +117,7 @@ LLAMAS: dict[str, Callable[[Values], Described]] = {
     "llama": _llama,
     "mistral": _llama,
     "mixtral": _mixtral,
-    "phi3": _phi3,
+    "phi3": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": qwen3_moe,

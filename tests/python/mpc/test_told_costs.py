@@ -263,7 +263,7 @@ def test_a_comparison_names_what_differs() -> None:
                 "softmax, second": list(second.lowerings["softmax"]),
             },
         }
-    assert compared.times(None, "none") is None
+    assert compared.times(None, None) is None
     assert compared.rows("lan-1gbps", "none")[-1]["first_seconds"] == (
         first.latency("lan-1gbps", "none").seconds
     )

@@ -201,11 +201,8 @@ class RunRecorder:
 
     def state(self) -> RecorderState:
         """Returns the state for a checkpoint; collective under `torchrun`."""
-        sums = self._sums.clone()
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(sums)
         return RecorderState(
-            sums=sums.tolist(),
+            sums=self._sums_of_all().tolist(),
             steps=self._steps,
             has_entropy_loss=self._has_entropy_loss,
             seconds=self.seconds,
