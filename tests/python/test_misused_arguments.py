@@ -17,9 +17,10 @@ from aero import AeroConfig, AeroForCausalLM, ops
 from aero.analysis import summarize_entropies
 from aero.conversion import begin_annealing
 from aero.models import EntropyPenalty
+from aero.mpc import NetworkProfile
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, Temperature
 from aero.report import write_report
-from aero.train import Distillation
+from aero.train import Distillation, load_recipe
 
 Q = torch.zeros(1, 2, 4, 8)
 ENTROPIES = torch.ones(2, 1, 2, 4)
@@ -126,6 +127,7 @@ def attention() -> CausalSelfAttention:
         (lambda: write_report([], Path("nowhere")), ("report", "at least one", "got none")),
         (lambda: aero.mpc.simulate("SM").to_dict(compute="nope"), ("compute", "network", "nope")),
         (lambda: aero.mpc.simulate("SM").compare(None), ("expected a CostReport", "got NoneType")),
+        (lambda: aero.mpc.simulate("SM", stack=None), ("stack", "a name or a file", "NoneType")),
         (lambda: aero.mpc.simulate({"operations": []}), ("simulate", "label", "got none")),
     ],
 )  # fmt: skip
@@ -145,7 +147,18 @@ def test_whole_numbers_and_tensors_of_other_kinds_are_taken(tmp_path: Path) -> N
     assert torch.equal(attend(window=(np.int64(1), 0))[0], attend(window=(1, 0))[0])
 
 
+def test_a_configuration_of_another_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    call = lambda: AeroForCausalLM.from_pretrained(tmp_path)  # noqa: E731
+    assert_refused(call, "config.json", "a mapping", "got list")
+
+
 def test_a_name_alone_is_one_stack_and_one_network() -> None:
+    (setting,) = ["optimizer.learning_rate=2e-3"]
+    assert load_recipe("demo", settings=setting) == load_recipe("demo", settings=[setting])
+    link = {"uplink_mbps": 50.0, "downlink_mbps": 50.0, "round_trip_seconds": 0.5}
+    halves = {name: np.float32(value) for name, value in link.items()}
+    assert NetworkProfile(**halves).values() == NetworkProfile(**link).values()
     alone = aero.mpc.sweep(["SM"], stacks="spu-2024", networks="wan-100mbps")
     assert alone.rows == aero.mpc.sweep(["SM"], stacks=["spu-2024"], networks=["wan-100mbps"]).rows
 

@@ -93,7 +93,10 @@ def load_foreign_network(
 
 def foreign_model_type(path: Any, **kwargs: Any) -> str | None:
     """The type of a checkpoint that `load_foreign_network` reads; None for any other."""
-    found = PreTrainedConfig.get_config_dict(path, **kwargs)[0].get("model_type")
+    config = PreTrainedConfig.get_config_dict(path, **kwargs)[0]
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: config.json must hold a mapping, got {type(config).__name__}")
+    found = config.get("model_type")
     return found if found in _CHECKPOINTS else None
 
 

@@ -123,6 +123,8 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
     """
     if isinstance(stack, StackDescription):
         return stack
+    if not isinstance(stack, (str, Path)):
+        raise ValueError(f"simulate: stack must be a name or a file, got {type(stack).__name__}")
     if isinstance(stack, Path) or stack.endswith((".yaml", ".yml", ".json")):
         return load_stack(stack)
     if stack in _shipped_names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -224,11 +225,12 @@ _OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack", REVEALED)
 
 
 def plain_value(name: str, value: object) -> FieldValue:
-    """A Python bool, int, float or str; integers of other libraries become int."""
+    """A Python bool, int, float or str; numbers of other libraries become int or float."""
     if isinstance(value, bool | float | str):
         return value
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        is_real = isinstance(value, Real) and not isinstance(value, Integral)
+        return float(value) if is_real else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(
             f"simulate: {name} must be a bool, a number or a str, got {type(value).__name__}"

@@ -73,6 +73,8 @@ def load_recipe(
             f"train: recipe must be one of {', '.join(recipe_names())}, got {name!r}"
             f"{_suggestion(name, recipe_names())}"
         )
+    if isinstance(settings, str):
+        settings = [settings]
     shipped = resources.files("aero.train.recipes") / f"{name}.yaml"
     try:
         layers = [parse_yaml(shipped.read_bytes(), f"{name}.yaml")]
