@@ -1,6 +1,6 @@
 """What `backend="reference"` is given, checked as the operator library checks it.
 
-Left to that library: its own limits, where tensors lie, and temperatures without an inverse.
+Left to that library: its own limits, aligned addresses, and temperatures without an inverse.
 """
 
 from __future__ import annotations
