@@ -13,10 +13,10 @@ from tests.python.refusals import assert_refused
 from torch import Tensor
 
 import aero
-from aero import AeroConfig, AeroForCausalLM, ops
+from aero import AeroConfig, AeroForCausalLM, mpc, ops
 from aero.analysis import summarize_entropies
 from aero.conversion import begin_annealing
-from aero.models import EntropyPenalty
+from aero.models import EntropyPenalty, FixedPointForCausalLM
 from aero.mpc import NetworkProfile
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, Temperature
 from aero.report import write_report
@@ -60,6 +60,14 @@ def temperature(**settings: Any) -> Temperature:
     return Temperature("head", num_heads=2, context_length=4, **settings)
 
 
+def generate(**settings: Any) -> Any:
+    return mpc.simulate_generation("SM", model="tiny", **{"new_tokens": 2, **settings})
+
+
+def summarized(temperatures: Any) -> Any:
+    return summarize_entropies(ENTROPIES, temperatures=temperatures)
+
+
 def attention() -> CausalSelfAttention:
     return CausalSelfAttention(8, 2)
 
@@ -85,6 +93,15 @@ def attention() -> CausalSelfAttention:
         (lambda: CausalSelfAttention(8, 0), ("sizes must be from 1", "got (8, 0, None)")),
         (lambda: CausalSelfAttention(8, 2, head_dim=0), ("sizes must be from 1", "(8, 2, 0)")),
         (lambda: FoldableNorm(8)(torch.ones(2, 5, 1)), ("C = 8", "got [2, 5, 1]")),
+        (lambda: FoldableNorm(8, eps=-5), ("eps must be a number from 0", "got -5")),
+        (lambda: FixedPointForCausalLM(torch.nn.Linear(1, 1)), ("AeroForCausalLM", "got Linear")),
+        (lambda: penalty().term(layers(2), -4), ("predicted must be from 0", "got -4")),
+        (lambda: mpc.operation_cost("relu", True), ("sizes of relu", "integers", "got True")),
+        (lambda: mpc.operation_cost("relu", 5.0), ("sizes of relu", "integers", "got 5.0")),
+        (lambda: generate(new_tokens=2.0), ("new_tokens must be an integer", "got 2.0")),
+        (lambda: generate(batch=True), ("batch must be an integer", "got True")),
+        (lambda: summarized([np.ones((3, 4))] * 2), ("[H, T], [H] or [1]", "got [3, 4]")),
+        (lambda: summarized([np.ones((2, 3))] * 2), ("[H, T], [H] or [1]", "got [2, 3]")),
         (lambda: temperature(init=float("nan")), ("init", "got nan")),
         (lambda: AeroConfig(embedding_dropout=1.0), ("embedding_dropout", "below 1", "got 1.0")),
         (lambda: distil(temperature=0), ("temperature", "above 0", "got 0")),

@@ -222,7 +222,7 @@ class EntropyAccumulator:
                 self._rows > 0, self._sum / np.maximum(self._rows, 1.0), np.nan
             ),
             context_length=context_length,
-            temperatures=_checked_temperatures(temperatures, layers),
+            temperatures=_checked_temperatures(temperatures, layers, heads, length),
             thresholds=_checked_thresholds(thresholds, layers, heads),
         )
 
@@ -295,7 +295,7 @@ def _fitting(name: str, value: ArrayLike, sizes: dict[str, int], *, at_least: in
 
 
 def _checked_temperatures(
-    temperatures: list[Any] | None, layers: int
+    temperatures: list[Any] | None, layers: int, heads: int, length: int
 ) -> tuple[FloatArray, ...] | None:
     if temperatures is None:
         return None
@@ -304,6 +304,13 @@ def _checked_temperatures(
         raise ValueError(
             f"summarize_entropies: temperatures must be {layers} arrays of equal shape, "
             f"one per layer, got shapes {[list(array.shape) for array in arrays]}"
+        )
+    shape = arrays[0].shape
+    by_position = len(shape) == 2 and shape[0] == heads and shape[1] >= length
+    if not by_position and shape not in ((heads,), (1,)):
+        raise ValueError(
+            f"summarize_entropies: temperatures must be [H, T], [H] or [1] with H = {heads} and "
+            f"T from {length}, got {list(shape)}"
         )
     return arrays
 

@@ -201,20 +201,16 @@ def chosen_settings(given: list[str] | None, protocol: str | None = None, **own:
     Raises:
         ValueError: the protocol is given twice, or a setting is wrong.
     """
-    from aero.private.settings import PrivateSettings
+    from aero.mpc.generation import PRIVATE_STACK, private_fields
+    from aero.private.settings import STACKS, PrivateSettings
 
-    found = {"client_one_hot": True, "last_token_head": True, **own, **settings(given)}
+    found = {**own, **settings(given)}
     if protocol is not None and found.setdefault("protocol", protocol) != protocol:
         raise ValueError(
             f"private: --protocol {protocol} and protocol={found['protocol']} differ; give one"
         )
-    cheapest: dict[str, dict[str, Any]] = {
-        "cheetah": {"private_weights": True},
-        "semi2k": {"largest_product": 1 << 24},
-    }
-    return PrivateSettings.from_dict(
-        {**cheapest.get(found.get("protocol", "cheetah"), {}), **found}
-    )
+    usual = private_fields(STACKS.get(found.get("protocol", ""), PRIVATE_STACK))
+    return PrivateSettings.from_dict({**usual, **found})
 
 
 def private_settings(given: list[str] | None, protocol: str | None = None) -> Any:

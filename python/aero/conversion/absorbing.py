@@ -35,6 +35,7 @@ from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.nn.modes import in_mode
 
 
 @dataclass(frozen=True)
@@ -323,11 +324,6 @@ def _relative_error(network: nn.Module, original: AeroForCausalLM) -> float:
     generator = torch.Generator().manual_seed(0)
     shape = (2, min(spec.context_length, 64))
     tokens = torch.randint(spec.vocab_size, shape, generator=generator).to(original.device)
-    was_training = original.training
-    logits = []
-    for each in (original, network):
-        each.eval()
-        logits.append(each(tokens).logits.double())
-        each.train(was_training)
-    expected, actual = logits
+    with in_mode(original), in_mode(network):
+        expected, actual = (each(tokens).logits.double() for each in (original, network))
     return float((actual - expected).norm() / expected.norm())

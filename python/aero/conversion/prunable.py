@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from aero.models import AeroForCausalLM
 from aero.models.causal_lm import carry_over
+from aero.nn.modes import in_mode
 
 Measure = Callable[[AeroForCausalLM], float]
 
@@ -108,9 +109,7 @@ def select_prunable_ffns(
     if not present:
         raise ValueError(f"select_prunable_ffns: {network.config.spec.label} has no FFN left")
     measure = evaluation if callable(evaluation) else _mean_loss_on(evaluation)
-    was_training = network.training
-    network.train(False)
-    try:
+    with in_mode(network):
         loss = measure(network)
         increases, together = {}, []
         for layer in present:
@@ -121,8 +120,6 @@ def select_prunable_ffns(
                 together.append(measure(network) - loss)
             if not together[-1] <= max_loss_increase:
                 break
-    finally:
-        network.train(was_training)
     return PrunableFfns(loss, increases, tuple(together), max_loss_increase)
 
 

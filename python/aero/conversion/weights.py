@@ -6,8 +6,6 @@ To conversions weights are matrices [in, out] in float64, as in the formulas.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from aero.architecture import ArchitectureSpec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import CausalSelfAttention
+from aero.nn.modes import in_mode
 from aero.nn.parts import BLOCK_PARTS
 
 # Parameters and buffers that a network starts with by itself where a conversion adds them.
@@ -111,7 +110,7 @@ def take_apart(model: AeroForCausalLM) -> Weights:
     """The weights of a network; weight and spectral norm are multiplied out."""
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     normalized: dict[str, _Normalized] = {}
-    with _evaluating(model):
+    with in_mode(model):  # else spectral norm would move its vectors when its weight is read
         for path, layer in model.named_modules():
             if isinstance(layer, nn.Linear) and is_parametrized(layer):
                 state = {name: tensors.pop(name) for name in _names_behind(path, layer)}
@@ -130,18 +129,6 @@ def take_apart(model: AeroForCausalLM) -> Weights:
 def _names_behind(path: str, layer: Any) -> set[str]:
     """What a weight or spectral norm of a layer has in the network's state dict."""
     return {f"{path}.parametrizations.{name}" for name in layer.parametrizations.state_dict()}
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Keeps spectral norm from moving its vectors when its weight is read."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def with_spec(

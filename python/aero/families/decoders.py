@@ -84,10 +84,6 @@ class Decoder:
     route: Mapping[str, Any] = field(default_factory=dict)
     router_bias: bool = False
 
-    def operations(self) -> list[Operation]:
-        """The network as a description lists it."""
-        return Decoding(self).written()
-
 
 class Decoding:
     """Writes a decoder; families whose layers are others override what differs."""

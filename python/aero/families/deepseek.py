@@ -7,10 +7,9 @@ from typing import Any
 
 from aero.families.decoders import Decoder
 from aero.families.mixtures import routing
-from aero.families.sizes import Described, usual
+from aero.families.sizes import Described, network_of, usual
 from aero.families.sparse import SparseDecoding
 from aero.families.values import Values
-from aero.families.writer import Operation
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,4 @@ def deepseek(values: Values) -> Described:
         scale=(latent.plain + latent.turning) ** -0.5,
         attention_bias=values.flag("attention_bias", default=False), **routed,
     )  # fmt: skip
-    operations: list[Operation] = _Decoding(sizes, latent).written()
-    return Described(
-        values.family, operations, values.size("max_position_embeddings"), sizes.vocab_size, told
-    )
+    return network_of(values, sizes, *told, decoding=_Decoding(sizes, latent))

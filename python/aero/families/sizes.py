@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aero.families.decoders import Decoder
+from aero.families.decoders import Decoder, Decoding
 from aero.families.values import Values
 from aero.families.writer import Operation
 
@@ -70,11 +70,17 @@ def usual(values: Values, **parts: Any) -> Decoder:
     return sizes_of(values, width=width, heads=heads, head_dim=head_dim, **{**given, **parts})
 
 
-def network_of(values: Values, sizes: Decoder, *unpriced: str, positions: int = 0) -> Described:
-    """The network of a decoder, and what no operation of it stands for."""
+def network_of(
+    values: Values,
+    sizes: Decoder,
+    *unpriced: str,
+    positions: int = 0,
+    decoding: Decoding | None = None,
+) -> Described:
+    """The network of a decoder, and what no operation of it stands for; `decoding` writes it."""
     return Described(
         values.family,
-        sizes.operations(),
+        (decoding or Decoding(sizes)).written(),
         positions or values.size("max_position_embeddings"),
         sizes.vocab_size,
         unpriced,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aero.families.decoders import Decoder, Decoding
@@ -36,17 +35,6 @@ class SparseDecoding(Decoding):
         return self._gated(given, key, output, name, self.expert_width)
 
 
-@dataclass(frozen=True)
-class _SparseDecoder(Decoder):
-    """A decoder with experts of their own width in those layers that are not dense."""
-
-    expert_width: int = 0
-    dense: tuple[bool, ...] = ()
-
-    def operations(self) -> list[Any]:
-        return SparseDecoding(self, self.expert_width, self.dense).written()
-
-
 class _BoundedDecoding(Decoding):
     """GPT-OSS: gates and what they multiply are bounded in the experts."""
 
@@ -63,11 +51,6 @@ class _BoundedDecoding(Decoding):
             writer.add("multiply", value, "gate", factor, name="gate times up", part="act",
                        width=hidden)  # fmt: skip
         return linear(output, "hidden", "down", f"{name}, out", hidden, self.sizes.width)
-
-
-class _BoundedDecoder(Decoder):
-    def operations(self) -> list[Any]:
-        return _BoundedDecoding(self).written()
 
 
 def qwen3_moe(values: Values) -> Described:
@@ -90,8 +73,7 @@ def qwen3_moe(values: Values) -> Described:
         place in plain or (place + 1) % every != 0 or experts == 1 for place in range(layers)
     )
     width = values.size("moe_intermediate_size", default=768)
-    made = _SparseDecoder(**vars(sizes), expert_width=width, dense=dense)
-    return network_of(values, made, *told)
+    return network_of(values, sizes, *told, decoding=SparseDecoding(sizes, width, dense))
 
 
 def gpt_oss(values: Values) -> Described:
@@ -105,4 +87,4 @@ def gpt_oss(values: Values) -> Described:
         feed_forward_bias=True, router_bias=True, sinks=True,
         windows=values.windows(values.size("num_hidden_layers")), **routed,
     )  # fmt: skip
-    return network_of(values, _BoundedDecoder(**vars(sizes)), *told)
+    return network_of(values, sizes, *told, decoding=_BoundedDecoding(sizes))

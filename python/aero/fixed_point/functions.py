@@ -210,12 +210,6 @@ def leaky_relu(x: Ring, slope: float, *, arithmetic: Arithmetic | None = None) -
     return used.leaky_relu(_ring("leaky_relu", "x", x), int(used.encode(np.asarray(slope))))
 
 
-def maximum(x: Ring) -> Ring:
-    """Largest element of each row, [..., 1] of [..., columns]: comparisons are exact."""
-    largest: Ring = _ring("maximum", "x", x).max(axis=-1, keepdims=True)
-    return largest
-
-
 def softmax(
     scores: Ring,
     *,

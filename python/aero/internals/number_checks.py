@@ -20,3 +20,12 @@ def whole(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def plain(value: Any) -> Any:
+    """A number of another library as int or float; all else as it is."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    if (integer := whole(value)) is not None:
+        return integer
+    return float(value) if isinstance(value, Real) else value

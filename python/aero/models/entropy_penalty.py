@@ -126,6 +126,9 @@ class EntropyPenalty(Scales):
             layers: L tensors [B, H, T], nats.
             predicted: how many predicted tokens the loss is averaged over.
 
+        Raises:
+            ValueError: a negative number, or entropies that do not fit the thresholds.
+
         Example:
             >>> from aero.models import EntropyPenalty
             >>> import torch
@@ -133,6 +136,8 @@ class EntropyPenalty(Scales):
             >>> round(penalty.term((torch.zeros(1, 1, 2),), 2).item(), 4)  # 0.16256 (0.5 ln 10)^2
             0.2155
         """
+        if not isinstance(predicted, Tensor) and not 0 <= predicted < math.inf:
+            raise ValueError(f"EntropyPenalty: predicted must be from 0, got {predicted!r}")
         return self._in_loss(layers, predicted)[1]
 
     def join(

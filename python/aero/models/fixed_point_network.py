@@ -26,6 +26,9 @@ class FixedPointForCausalLM(nn.Module):
         model: the trained network.
         approximations: the arithmetic; the default is that of `spu-2024`.
 
+    Raises:
+        ValueError: a model of another class.
+
     Example:
         >>> from aero import AeroForCausalLM
         >>> from aero.models import FixedPointForCausalLM
@@ -46,6 +49,11 @@ class FixedPointForCausalLM(nn.Module):
         from aero.network.ring_reader import RingNetwork
 
         super().__init__()
+        if not isinstance(model, AeroForCausalLM):
+            raise ValueError(
+                "FixedPointForCausalLM: model must be an AeroForCausalLM (aero.convert makes one), "
+                f"got {type(model).__name__}"
+            )
         self.source = model
         self._network = RingNetwork(described_network(model, dtype=torch.float64), approximations)
 

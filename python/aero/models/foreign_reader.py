@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from aero.architecture import ArchitectureSpec
 from aero.models.configuration import AeroConfig
+from aero.nn.modes import in_mode
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -168,16 +169,10 @@ def runs_like(model: nn.Module, network: Any) -> bool:
 
 
 def _last_logits(model: nn.Module, tokens: Tensor) -> Tensor:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     # Accelerate's mixed precision replaces `forward` by one that computes in half precision.
     forward = getattr(model, "_original_forward", model)
-    try:
-        with torch.autocast(tokens.device.type, enabled=False):
-            output = forward(tokens)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with in_mode(model), torch.autocast(tokens.device.type, enabled=False):
+        output = forward(tokens)
     logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
     return logits[0, -1].double()
 

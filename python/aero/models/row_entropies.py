@@ -23,6 +23,7 @@ from aero.models.hugging_face_models import computes_own_attention, refuse_own_a
 from aero.models.measured_entropies import RowEntropies
 from aero.models.recorded_outputs import let_outputs_be_recorded
 from aero.nn.linear import check_computable
+from aero.nn.modes import in_mode
 from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
 
@@ -198,15 +199,12 @@ def _measuring(model: Any) -> Iterator[None]:
         parts = {key: getattr(config, key, None) for key in config.sub_configs}
         names = {key: part._attn_implementation for key, part in parts.items() if part is not None}
         before = {"": before, **names}
-    training = {module: module.training for module in model.modules()}
-    model.eval()
     try:
         model.set_attn_implementation("aero_entropy")
-        yield
+        with in_mode(model):
+            yield
     finally:
         model.set_attn_implementation(before)
-        for module, mode in training.items():
-            module.training = mode
 
 
 def _thresholds(model: Any) -> Any:

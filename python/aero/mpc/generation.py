@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.internals.number_checks import whole
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.cost_report import CostReport, words_of
 from aero.mpc.described_stacks import StackDescription, stack_description
@@ -208,9 +209,7 @@ def simulate_generation(
             "earlier tokens only, got an encoder or a classifier; aero.mpc.simulate prices a pass"
         )
     core = description.with_fields(fields)
-    for name, value in (("new_tokens", new_tokens), ("batch", batch)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
+    new_tokens, batch = _integer("new_tokens", new_tokens), _integer("batch", batch)
     passes: dict[str, Any] = {"batch": batch, "sampling": sampling}
     found = _core.simulate_generation(network.core, core, new_tokens=new_tokens, **passes)
     length = network.sizes["context_length"]
@@ -224,3 +223,10 @@ def simulate_generation(
         prefill=CostReport.of(network, description, core, prompts, length + new_tokens - 1),
         **found,
     )
+
+
+def _integer(name: str, value: Any) -> int:
+    found = whole(value)
+    if found is None:
+        raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
+    return found

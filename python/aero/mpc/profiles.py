@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any, TypeVar
 
 from aero import _core
+from aero.internals.number_checks import plain
 from aero.mpc.other_words import name_here
 from aero.reading import UnreadableFileError, one_line, printable, read_json
 
@@ -258,15 +258,10 @@ def _word(value: Any) -> str:
     return str(value) if isinstance(value, bool) else repr(value).removesuffix(".0")
 
 
-def _plain(value: Any) -> Any:
-    # Numbers of other libraries, which the core would take for truth values.
-    is_own = isinstance(value, (bool, int, str))
-    return float(value) if not is_own and isinstance(value, Real) else value
-
-
 def _values(profile: NetworkProfile | ComputeProfile) -> list[tuple[str, Any]]:
+    # The core would take numbers of other libraries for truth values.
     return [
-        (field.name, _plain(getattr(profile, field.name)))
+        (field.name, plain(getattr(profile, field.name)))
         for field in fields(profile)
         if field.name not in {"name", "source"}
     ]

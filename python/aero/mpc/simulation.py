@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.families.values import REVEALED
+from aero.internals.number_checks import plain, whole
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
@@ -226,15 +225,12 @@ _OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack", REVEALED)
 
 def plain_value(name: str, value: object) -> FieldValue:
     """A Python bool, int, float or str; numbers of other libraries become int or float."""
-    if isinstance(value, bool | float | str):
-        return value
-    try:
-        is_real = isinstance(value, Real) and not isinstance(value, Integral)
-        return float(value) if is_real else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    found = plain(value)
+    if not isinstance(found, bool | int | float | str):
         raise ValueError(
             f"simulate: {name} must be a bool, a number or a str, got {type(value).__name__}"
-        ) from None
+        )
+    return found
 
 
 def _split(
@@ -289,4 +285,7 @@ def operation_cost(
         39.74
     """
     fields = [(field, plain_value(field, value)) for field, value in overrides.items()]
+    for size in sizes:
+        if whole(size) is None:
+            raise ValueError(f"operation_cost: sizes of {name} must be integers, got {size!r}")
     return _core.operation_cost(name, list(sizes), stack_description(stack).with_fields(fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -70,6 +71,8 @@ class FoldableNorm(Scales):
         super().__init__()
         if kind not in ("channel", "scalar"):
             raise ValueError(f"FoldableNorm: kind must be 'channel' or 'scalar', got {kind!r}")
+        if not 0 <= eps < math.inf:
+            raise ValueError(f"FoldableNorm: eps must be a number from 0, got {eps!r}")
         self.kind = kind
         self.eps = eps
         self.synchronized = synchronized

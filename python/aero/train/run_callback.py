@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aero.internals.run_files import CheckpointState, Divergence
 from aero.models import AeroForCausalLM
 from aero.nn import FoldableNorm
+from aero.nn.modes import in_mode
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import validation_windows
 from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite
@@ -260,13 +261,8 @@ def head_entropies(model: AeroForCausalLM, ids: torch.Tensor) -> NDArray[np.floa
     Returns:
         [L, H], nats, mean over windows and rows; not finite where a head is not.
     """
-    was_training = model.training
-    model.train(False)
-    try:
-        with torch.no_grad():
-            entropies = model.transformer(input_ids=ids, use_cache=False).entropies
-    finally:
-        model.train(was_training)
+    with in_mode(model), torch.no_grad():
+        entropies = model.transformer(input_ids=ids, use_cache=False).entropies
     heads = torch.stack([layer.double().mean(dim=(0, 2)) for layer in entropies])
     values: NDArray[np.float64] = heads.cpu().numpy()
     return values

@@ -18,7 +18,6 @@ from aero.fixed_point.functions import (
     layer_norm,
     leaky_relu,
     matmul,
-    maximum,
     product,
     reciprocal,
     reciprocal_square_root,
@@ -139,10 +138,6 @@ def test_softmax_sees_only_live_scores():
         alone = softmax(encode(scores[:, row, : row + 1]))
         assert np.array_equal(found[:, row, : row + 1], alone)
         assert not found[:, row, row + 1 :].any()
-
-
-def test_maximum_keeps_its_axis():
-    assert maximum(encode([[1.0, 3.0], [2.0, -1.0]])).tolist() == [[3 << 18], [2 << 18]]
 
 
 def test_stack_fields_become_approximations():

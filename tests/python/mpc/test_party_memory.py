@@ -13,7 +13,7 @@ import aero
 from aero import mpc
 from aero.mpc.party_memory import PartyMemory, kept_tokens, memory_of, share_bytes
 from aero.mpc.simulation import network_on
-from aero.private.parties.memory import in_slices, party_bytes
+from aero.private.parties.memory import in_slices, memory_of_run
 from aero.private.settings import STACKS, PrivateSettings
 
 
@@ -35,7 +35,8 @@ def test_a_price_and_a_private_run_tell_the_same_memory(
     description = json.loads((tmp_path / "network.json").read_text())
     settings = PrivateSettings(protocol=protocol, **fields)
     found = memory(str(tmp_path), stack=STACKS[protocol], context_length=16, **fields)
-    assert found.party_bytes == pytest.approx(party_bytes(description, settings, 16), rel=1e-3)
+    of_run = memory_of_run(description, settings, 16)
+    assert found.party_bytes == pytest.approx(of_run.party_bytes, rel=1e-3)
     # And the same slices, where one fits.
     most = int(1.3e9)
     cut = found.in_slices(most)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aero.mpc.cost import Cost
 from aero.network.description import Description
-from aero.private.parties.memory import run_bytes
+from aero.private.parties.memory import memory_of_run
 from aero.private.prediction import passes_cost, set_up_cost, weight_elements
 from aero.private.settings import PrivateSettings
 from aero.tables import in_units
@@ -72,10 +72,9 @@ class ConversationCost:
                 f"each further token: {_mb(one)} at first, {_mb(longest)} at the end",
                 f"{answers} of {answer} tokens: {_mb(total)} at most{rest}",
             ]
-        held = run_bytes(
-            self.description, self.settings, prompt, parties=parties, sequences=self.sequences
-        )
-        return "\n".join([*lines, f"memory here: up to {in_units(held, 'GB', 1)} GB"])
+        held = memory_of_run(self.description, self.settings, prompt, self.sequences)
+        here = in_units(held.run_bytes(parties), "GB", 1)
+        return "\n".join([*lines, f"memory here: up to {here} GB"])
 
 
 def _mb(count: float) -> str:

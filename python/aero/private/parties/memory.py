@@ -14,32 +14,6 @@ from aero.private.prediction import predicted_operations, weight_elements
 from aero.private.settings import PrivateSettings
 
 
-def party_bytes(
-    description: Description, settings: PrivateSettings, rows: int, sequences: int = 1
-) -> int:
-    """What one party takes besides its process, at most.
-
-    Args:
-        description: of the network.
-        settings: of the run.
-        rows: tokens of its longest pass, of each sequence.
-        sequences: side by side.
-    """
-    return _memory(description, settings, rows, sequences).party_bytes
-
-
-def run_bytes(
-    description: Description,
-    settings: PrivateSettings,
-    rows: int,
-    *,
-    parties: int,
-    sequences: int = 1,
-) -> int:
-    """What `parties` of a run take on one machine, at most; arguments as of `party_bytes`."""
-    return _memory(description, settings, rows, sequences).run_bytes(parties)
-
-
 def check_memory(
     description: Description,
     settings: PrivateSettings,
@@ -62,7 +36,7 @@ def check_memory(
     Raises:
         ValueError: it would take more.
     """
-    takes = run_bytes(description, settings, rows, parties=parties, sequences=sequences)
+    takes = memory_of_run(description, settings, rows, sequences).run_bytes(parties)
     may = most_memory(most)
     if takes > may:
         several = f" of each of {sequences} prompts" * (sequences > 1)
@@ -87,16 +61,24 @@ def in_slices(
 
     Arguments are `check_memory`'s. Where no number of slices fits, the settings are as they were.
     """
-    own = _memory(description, settings, rows, sequences)
+    own = memory_of_run(description, settings, rows, sequences)
     found = own.in_slices(most_memory(most), parties)
     if found is None or found is own:
         return settings
     return dataclasses.replace(settings, largest_product=found.largest_product)
 
 
-def _memory(
-    description: Description, settings: PrivateSettings, rows: int, sequences: int
+def memory_of_run(
+    description: Description, settings: PrivateSettings, rows: int, sequences: int = 1
 ) -> PartyMemory:
+    """What the parties of a run take besides their processes, at most.
+
+    Args:
+        description: of the network.
+        settings: of the run.
+        rows: tokens of its longest pass, of each sequence.
+        sequences: side by side.
+    """
     operations = (
         predicted_operations(description, rows, settings, sequences=sequences)
         if settings.protocol == "cheetah"

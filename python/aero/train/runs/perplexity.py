@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from aero.analysis.context_use import ContextUse, repeated_bigrams
 from aero.analysis.statistics import mean_over_documents
 from aero.nn import FoldableNorm
+from aero.nn.modes import in_mode
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import validation_windows
 from aero.train.progress import progress_bar
@@ -218,11 +219,9 @@ def measure_loss(
     batch = max(1, batch_tokens // context_length)
     chunks = [starts[first : first + batch] for first in range(0, len(starts), batch)]
     sums = _Sums(tokens, token_bytes, context_length, end_mark)
-    was_training = model.training
-    model.eval()
     bar = progress_bar("evaluating", len(chunks), "batch") if show_progress else None
     try:
-        with torch.inference_mode():
+        with in_mode(model), torch.inference_mode():
             for first in range(0, len(chunks), world):
                 # The forward pass of a sharded network needs all processes: one without a batch
                 # left takes part in it and counts nothing.
@@ -238,7 +237,6 @@ def measure_loss(
     finally:
         if bar is not None:
             bar.close()
-        model.train(was_training)
     if world > 1:
         sums.add_up(device)
     return sums.result()

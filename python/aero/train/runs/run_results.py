@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from aero.internals.machine import settle_in
 from aero.internals.records import Struct, as_record, read_record
 from aero.internals.run_files import ContextLosses, Evaluation, RunInfo
 from aero.models import AeroForCausalLM
+from aero.nn.modes import in_mode
 from aero.saved.loading import load_saved_network
 from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.data.windows import validation_windows
@@ -248,7 +248,7 @@ def analyze_model(
     """
     starts = _analysis_starts(model, data, windows)
     summary = _entropies(model, data, starts, batch_tokens=batch_tokens)
-    with _in_evaluation(model):
+    with in_mode(model):
         sample = sample_of(model, data.tokenizer, data.validation)
     write_analysis(folder.path, summary)
     folder.write_result("sample.json", sample)
@@ -272,7 +272,7 @@ def _entropies(
     accumulator = EntropyAccumulator(context_length=context)
     batch = max(1, batch_tokens // context)
     watched = watched_spectra(model, most_tokens=batch_tokens)
-    with _in_evaluation(model), torch.no_grad(), watched as spectra:
+    with in_mode(model), torch.no_grad(), watched as spectra:
         for first in range(0, len(starts), batch):
             positions = starts[first : first + batch, None] + np.arange(context)
             ids = torch.from_numpy(data.validation[positions].astype(np.int64)).to(model.device)
@@ -282,16 +282,6 @@ def _entropies(
         temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
     )
     return dataclasses.replace(summary, ffn_spectra=tuple(spectra))
-
-
-@contextmanager
-def _in_evaluation(model: AeroForCausalLM) -> Iterator[None]:
-    was_training = model.training
-    model.train(False)
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
