@@ -125,8 +125,10 @@ struct DecodeRow {
       const Vec<Real> product = load(scores + j);
       Vec<Real> x = product;
       if (p.softcap != 0) {
-        const Vec<Real> slope = transform.cap_and_slope(x);
-        if (cap_slopes) store(cap_slopes + j, slope);
+        Vec<Real> tangent[] = {x};
+        take_hyperbolic_tangent(tangent);
+        if (cap_slopes) store(cap_slopes + j, 1 - tangent[0] * tangent[0]);
+        x = tangent[0] * transform.cap;
       }
       if (p.bias)
         with_bias_type<Real>(p, [&](auto type) {

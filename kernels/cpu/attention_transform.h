@@ -38,17 +38,12 @@ struct Transform {
       : cap(splat(static_cast<Real>(p.softcap))),
         slope(splat(p.alibi_slopes ? of_head<Real>(p.alibi_slopes, batch, head) : Real{0})) {}
 
-  /// Turns shares of the cap into capped products, and returns the slope of those.
-  AERO_INLINE Vec<Real> cap_and_slope(Vec<Real>& x) const {
-    const Vec<Real> tangent = hyperbolic_tangent(x);
-    x = tangent * cap;
-    return 1 - tangent * tangent;
-  }
-  /// `product`: before the transform, `x` after it, both without t. -inf hides the key; a lesser
-  /// number is taken for the least that a score may be, so rows of nothing else share it evenly.
-  AERO_INLINE Vec<Real> finish(Vec<Real> product, Vec<Real> x, Vec<Real> log2_inverse) const {
+  /// `product`: before the transform, `x` after it, both without `factor`, log2(e) / t. -inf hides
+  /// the key; a lesser number is taken for the least that a score may be, so rows of nothing else
+  /// share it evenly.
+  AERO_INLINE Vec<Real> finish(Vec<Real> product, Vec<Real> x, Vec<Real> factor) const {
     const Vec<Real> hidden = splat(kMaskedScore<Real>);
-    const Vec<Real> score = maximum(splat(kEmptyMaximum<Real>), x * log2_inverse);
+    const Vec<Real> score = maximum(splat(kEmptyMaximum<Real>), x * factor);
     const auto is_hidden = (product == hidden) | (x == -static_cast<Real>(__builtin_inf()));
     return is_hidden ? hidden : score;
   }
@@ -125,17 +120,20 @@ class BiasBlock {
     }
   }
 
-  /// Whether all of it is at least `bound`, or NaN.
+  /// Whether all of it is at least `bound`, or NaN; pairs of a NaN with a sign may be found less.
   AERO_INLINE bool is_tame(Real bound) const {
-    Vec<Real> lowest{};
+    if constexpr (kPairs) {
+      // Of numbers with a sign the larger bits are the lesser number.
+      PairBits largest{};
 #pragma GCC unroll 16
-    for (const Vec<Real>& row : rows_) {
-      if constexpr (kPairs)
-        lowest = minimum(high_of_pairs(row), minimum(low_of_pairs(row), lowest));
-      else
-        lowest = minimum(row, lowest);
+      for (const Vec<Real>& row : rows_) largest = maximum((PairBits)row, largest);
+      return bound < 0 && are_all_at_least(PairBits{} + bfloat16_bits(bound), largest);
+    } else {
+      Vec<Real> lowest{};
+#pragma GCC unroll 16
+      for (const Vec<Real>& row : rows_) lowest = minimum(row, lowest);
+      return are_all_at_least(lowest, splat(bound));
     }
-    return are_all_at_least(lowest, splat(bound));
   }
 
   /// Calls take(key, vector of queries); uses the block up.
@@ -214,31 +212,42 @@ class TileTransform {
     alignas(64) Real bias[kBiasKeys * kL];
     for (int v = 0; v < q_.vectors; ++v) {
       const int64_t lane = v * kL, end = visible.end[v], shown = visible.shown_to(v);
-      const Vec<Real> log2_inverse = load(log2_inverse_ + lane);
+      constexpr bool only_caps = kCaps && !kAdds && !kFalls;
+      Vec<Real> factor = load(log2_inverse_ + lane);
+      if constexpr (only_caps) factor *= transform.cap;
       const auto score_rows = [&](auto may_hide, int64_t first, int64_t last) AERO_LAMBDA_INLINE {
         Vec<Real> top = load(maxima + lane);
         Vec<Real> behind =
             lane_numbers<Real>() + static_cast<Real>(diagonal_of(lane) - key - first);
-        for (int64_t j = first; j < last; ++j) {
-          const int64_t at = j * kTile + lane;
-          const Vec<Real> product = load(scores + at);
-          Vec<Real> x = product;
-          if constexpr (kCaps) {
-            const Vec<Real> slope = transform.cap_and_slope(x);
-            if (cap_slopes) store(cap_slopes + at, slope);
+        const auto score_keys = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
+          constexpr int n = decltype(count)::value;
+          Vec<Real> products[n], x[n];
+#pragma GCC unroll 16
+          for (int i = 0; i < n; ++i) x[i] = products[i] = load(scores + (j + i) * kTile + lane);
+          if constexpr (kCaps) take_hyperbolic_tangent(x);
+#pragma GCC unroll 16
+          for (int i = 0; i < n; ++i) {
+            const int64_t at = (j + i) * kTile + lane;
+            if constexpr (kCaps) {
+              if (cap_slopes) store(cap_slopes + at, 1 - x[i] * x[i]);
+              if constexpr (!only_caps) x[i] *= transform.cap;
+            }
+            if constexpr (kAdds) x[i] += load(bias + (j + i - first) * kL);
+            if constexpr (kFalls) {
+              x[i] -= transform.slope * absolute(behind);
+              behind -= 1;
+            }
+            if constexpr (decltype(may_hide)::value)
+              x[i] = transform.finish(products[i], x[i], factor);
+            else
+              x[i] *= factor;
+            top = maximum(top, x[i]);
+            store(scores + at, x[i]);
           }
-          if constexpr (kAdds) x += load(bias + (j - first) * kL);
-          if constexpr (kFalls) {
-            x -= transform.slope * absolute(behind);
-            behind -= 1;
-          }
-          if constexpr (decltype(may_hide)::value)
-            x = transform.finish(product, x, log2_inverse);
-          else
-            x *= log2_inverse;
-          top = maximum(top, x);
-          store(scores + at, x);
-        }
+        };
+        int64_t j = first;
+        for (; kCaps && j + 4 <= last; j += 4) score_keys(Constant<4>{}, j);
+        for (; j < last; ++j) score_keys(Constant<1>{}, j);
         store(maxima + lane, top);
       };
       for (int64_t first = 0, last = 0; first < end; first = last) {

@@ -114,6 +114,12 @@ AERO_INLINE Vec<float> low_of_pairs(Vec<float> pairs) { return (Vec<float>)((Wor
 AERO_INLINE Vec<float> high_of_pairs(Vec<float> pairs) {
   return (Vec<float>)((Words)pairs & 0xffff0000u);
 }
+/// The bits of bfloat16, two to a pair.
+typedef uint16_t PairBits __attribute__((vector_size(kVectorBytes)));
+/// Those of a number, rounded towards zero.
+AERO_INLINE uint16_t bfloat16_bits(float x) {
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, x) >> 16u);
+}
 /// Pairs of two vectors of bfloat16, given as floats.
 AERO_INLINE Vec<float> pairs_of(Vec<float> low, Vec<float> high) {
   return (Vec<float>)(((Words)low >> 16) | (Words)high);

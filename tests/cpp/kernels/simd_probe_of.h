@@ -14,8 +14,12 @@ void exp2_of(const Real* x, Real* y, int64_t count) {
 }
 
 void tanh_of(const float* x, float* y, int64_t count) {
-  for (int64_t i = 0; i < count; i += cpu::kLanes<float>)
-    cpu::store(y + i, cpu::hyperbolic_tangent(cpu::load(x + i)));
+  for (int64_t i = 0; i < count; i += 2 * cpu::kLanes<float>) {
+    cpu::Vec<float> both[] = {cpu::load(x + i), cpu::load(x + i + cpu::kLanes<float>)};
+    cpu::take_hyperbolic_tangent(both);
+    cpu::store(y + i, both[0]);
+    cpu::store(y + i + cpu::kLanes<float>, both[1]);
+  }
 }
 
 template <class Element>
