@@ -35,7 +35,7 @@ from aero.conversion.parts import refuse_parts
 from aero.conversion.plan import Step, as_new_network, take_steps
 from aero.conversion.weights import Weights, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 
 
 @dataclass(frozen=True)

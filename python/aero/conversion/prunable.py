@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from aero.models import AeroForCausalLM
 from aero.models.causal_lm import carry_over
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 
 Measure = Callable[[AeroForCausalLM], float]
 

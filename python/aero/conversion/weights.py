@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from aero.architecture import ArchitectureSpec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import CausalSelfAttention
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 from aero.nn.parts import BLOCK_PARTS
 
 # Parameters and buffers that a network starts with by itself where a conversion adds them.

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from aero.architecture import ArchitectureSpec
 from aero.models.configuration import AeroConfig
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -22,8 +22,7 @@ from aero.models.decoder import check_token_ids
 from aero.models.hugging_face_models import computes_own_attention, refuse_own_attention
 from aero.models.measured_entropies import RowEntropies
 from aero.models.recorded_outputs import let_outputs_be_recorded
-from aero.nn.linear import check_computable
-from aero.nn.modes import in_mode
+from aero.nn.linear import check_computable, in_mode
 from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
 

@@ -1,7 +1,7 @@
 """Linear layers, and their products on a CPU, each by the library that computes it fastest there.
 
-Also embeddings that share weight and gradient with the head. Other forms of weights:
-`weight_forms.py`.
+Also embeddings that share weight and gradient with the head, and in which mode and pass a module
+computes. Other forms of weights: `weight_forms.py`.
 
 Letters: B batch, T tokens, C width, V vocabulary; in products N rows, K summed over, M columns.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -67,6 +69,22 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     others = (getattr(module, name, None) for name in ("bias", "padding_idx"))
     is_own = type(module) is kind and not hooks and "forward" not in vars(module)
     return is_own and all(other is None for other in others)
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """Evaluation mode, or training mode; every module has its own as before afterwards.
+
+    `nn.Module.train` would put back that of the outermost module in all: a part that its user keeps
+    in evaluation mode, such as a frozen norm, would move its statistics from then on.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
 
 
 def is_recomputing() -> bool:

@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aero.internals.run_files import CheckpointState, Divergence
 from aero.models import AeroForCausalLM
 from aero.nn import FoldableNorm
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import validation_windows
 from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from aero.architecture import ArchitectureSpec, size_names
 from aero.internals.errors import TrainingError, extra
 from aero.models import AeroForCausalLM
+from aero.nn.linear import in_mode
 from aero.reading import parse_json
 from aero.saved.loading import load_saved_network
 from aero.saved.tokenizer import load_tokenizer
@@ -268,14 +269,11 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
         above; float32 entropies tell nothing below 0.001. NaN where a network gives NaN.
     """
     before = [buffer.clone() for buffer in model.buffers()]
-    was_training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad():
-        model.train()
+    with torch.random.fork_rng(devices), torch.no_grad(), in_mode(model, training=True):
         try:
             layers = model.transformer(input_ids=ids, use_cache=False).entropies
         finally:
-            model.train(was_training)
             for buffer, value in zip(model.buffers(), before, strict=True):
                 buffer.copy_(value)
     largest = torch.arange(2, ids.shape[1] + 1, device=ids.device, dtype=torch.float64).log()

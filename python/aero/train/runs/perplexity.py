@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from aero.analysis.context_use import ContextUse, repeated_bigrams
 from aero.analysis.statistics import mean_over_documents
 from aero.nn import FoldableNorm
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 from aero.train.data.prepared_data import PreparedData
 from aero.train.data.windows import validation_windows
 from aero.train.progress import progress_bar

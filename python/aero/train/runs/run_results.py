@@ -19,7 +19,7 @@ from aero.internals.machine import settle_in
 from aero.internals.records import Struct, as_record, read_record
 from aero.internals.run_files import ContextLosses, Evaluation, RunInfo
 from aero.models import AeroForCausalLM
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 from aero.saved.loading import load_saved_network
 from aero.train.data.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.data.windows import validation_windows

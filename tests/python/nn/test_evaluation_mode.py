@@ -9,7 +9,7 @@ import torch
 import aero
 from aero import AeroConfig, AeroForCausalLM
 from aero.conversion.prunable import select_prunable_ffns
-from aero.nn.modes import in_mode
+from aero.nn.linear import in_mode
 from aero.train.run_callback import head_entropies
 from aero.train.runs.perplexity import measure_loss
 
