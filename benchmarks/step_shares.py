@@ -17,7 +17,8 @@ KINDS = {
         "aten::exp_",
         "aten::nll",
         "aten::scatter_add_",
-        "_PiecewiseCrossEnt",
+        "_CrossEntropy",
+        "aero::cross_entropy",
         "_BlockwiseLoss",
     ),
     "optimizer and clipping": (

@@ -43,6 +43,9 @@ std::tuple<Tensor, Tensor> entropy_regularization_backward(
     const Tensor& dloss, const Tensor& entropies, const Tensor& thresholds,
     const Tensor& max_entropy, const OptionalTensor& row_mask, double margin, bool query_mean);
 
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
+Tensor cross_entropy_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& factors);
+
 Tensor scaled_ffn(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& alpha,
                   const Tensor& beta);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(

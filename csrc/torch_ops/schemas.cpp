@@ -1,6 +1,7 @@
 // Table of contents of the operator library: every schema, and the kernel behind it.
 //
-// Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layers, C model width.
+// Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layers, C model width,
+// N rows, V classes.
 // Fake kernels, autograd and batching rules: python/aero/ops.
 #include <torch/csrc/stable/library.h>
 
@@ -54,6 +55,12 @@ AERO_LIBRARY(AERO_OPS_NAMESPACE, library) {
       "scaled_ffn_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor alpha,"
       " Tensor beta, bool needs_x, bool needs_parameters)"
       " -> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dalpha, Tensor dbeta)");
+
+  // Of models' losses, without derivatives and on the CPU alone.
+  library.def("cross_entropy(Tensor logits, Tensor targets) -> Tensor losses");
+  library.def(
+      "cross_entropy_gradient_(Tensor(a!) logits, Tensor targets, Tensor factors)"
+      " -> Tensor losses");
 }
 
 namespace {
@@ -74,7 +81,12 @@ void implement_all(Library& library) {
 
 }  // namespace
 
-AERO_LIBRARY_IMPL(AERO_OPS_NAMESPACE, CPU, library) { implement_all(library); }
+AERO_LIBRARY_IMPL(AERO_OPS_NAMESPACE, CPU, library) {
+  using namespace aero::torch_ops;
+  implement_all(library);
+  library.impl("cross_entropy", TORCH_BOX(&cross_entropy));
+  library.impl("cross_entropy_gradient_", TORCH_BOX(&cross_entropy_gradient_));
+}
 
 #if defined(AERO_CUDA)
 AERO_LIBRARY_IMPL(AERO_OPS_NAMESPACE, CUDA, library) { implement_all(library); }

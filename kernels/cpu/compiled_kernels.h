@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_passes.h"
+#include "kernels/cpu/cross_entropy_passes.h"
 #include "kernels/cpu/entropy_regularization_passes.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scaled_ffn_passes.h"
@@ -31,6 +32,7 @@ constexpr Kernels bfloat16_kernels() noexcept {
       kernel_of<TemperatureSoftmaxForward<BFloat16, float>>();
   kernels.temperature_softmax.backward[type] =
       kernel_of<TemperatureSoftmaxBackward<BFloat16, float>>();
+  kernels.cross_entropy[type] = kernel_of<CrossEntropy<BFloat16, float>>();
   kernels.scaled_ffn = scaled_ffn_kernels();
   return kernels;
 }
@@ -38,7 +40,10 @@ constexpr Kernels bfloat16_kernels() noexcept {
 constexpr Kernels compiled_kernels() noexcept {
   return {both_directions<AttentionEntropyForward, AttentionEntropyBackward>(),
           both_directions<TemperatureSoftmaxForward, TemperatureSoftmaxBackward>(),
-          entropy_regularization_kernels<float>(), entropy_regularization_kernels<double>(),
+          {kernel_of<CrossEntropy<float, float>>(), kernel_of<CrossEntropy<BFloat16, float>>(),
+           kernel_of<CrossEntropy<Float16, float>>(), kernel_of<CrossEntropy<double, double>>()},
+          entropy_regularization_kernels<float>(),
+          entropy_regularization_kernels<double>(),
           scaled_ffn_kernels()};
 }
 

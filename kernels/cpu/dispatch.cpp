@@ -32,13 +32,16 @@ const Kernels& table() {
   return kKernels;
 }
 
+template <class Params>
+void replace(Kernel<Params> (&kernels)[4], const Kernel<Params> (&others)[4]) {
+  for (int type = 0; type < 4; ++type)
+    if (others[type].run) kernels[type] = others[type];
+}
 template <class Forward, class Backward>
 void replace(BothDirections<Forward, Backward>& kernels,
              const BothDirections<Forward, Backward>& others) {
-  for (int type = 0; type < 4; ++type) {
-    if (others.forward[type].run) kernels.forward[type] = others.forward[type];
-    if (others.backward[type].run) kernels.backward[type] = others.backward[type];
-  }
+  replace(kernels.forward, others.forward);
+  replace(kernels.backward, others.backward);
 }
 
 /// The kernels of the set before, with those in their places that kOthers has.
@@ -48,6 +51,7 @@ const Kernels& table_over() {
     Kernels all = kBefore();
     replace(all.attention_entropy, kOthers.attention_entropy);
     replace(all.temperature_softmax, kOthers.temperature_softmax);
+    replace(all.cross_entropy, kOthers.cross_entropy);
     if (kOthers.scaled_ffn.epilogue) all.scaled_ffn = kOthers.scaled_ffn;
     return all;
   }();

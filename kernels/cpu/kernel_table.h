@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention_entropy.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/scaled_ffn.h"
 #include "kernels/temperature_softmax.h"
 
@@ -90,6 +91,7 @@ struct ScaledFfnKernels {
 struct Kernels {
   AttentionEntropyKernels attention_entropy;
   TemperatureSoftmaxKernels temperature_softmax;
+  Kernel<CrossEntropyParams> cross_entropy[4];  ///< indexed by DataType
   EntropyRegularizationKernels<float> entropy_regularization;
   EntropyRegularizationKernels<double> entropy_regularization_float64;
   ScaledFfnKernels scaled_ffn;

@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.python.refusals import assert_refused
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aero import ops
@@ -28,7 +30,7 @@ def _assert_same_gradients(actual, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(("rows", "classes"), [(1, 1), (200, 5000), (37, 7), (0, 5)])
-def test_piecewise_cross_entropy_equals_torch(dtype, rows, classes):
+def test_cross_entropy_equals_torch(dtype, rows, classes):
     logits = torch.randn(rows, classes, dtype=dtype, requires_grad=True)
     targets = torch.randint(classes, (rows,))
     targets[::3] = -100
@@ -39,6 +41,43 @@ def test_piecewise_cross_entropy_equals_torch(dtype, rows, classes):
     got, wanted = (torch.autograd.grad(0.3 * x, logits)[0] for x in (actual, expected))
     assert got.dtype == dtype
     torch.testing.assert_close(got, wanted)
+
+
+def test_cross_entropy_of_a_view_equals_that_of_its_copy():
+    columns = torch.randn(9, 40)[:, ::2].requires_grad_()
+    copy = columns.detach().clone().requires_grad_()
+    targets = torch.arange(9)
+    losses = [summed_cross_entropy(x, targets) for x in (columns, copy)]
+    assert losses[0] == losses[1]
+    got, wanted = (
+        torch.autograd.grad(loss, x)[0] for loss, x in zip(losses, (columns, copy), strict=True)
+    )
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("target", [5, -1])
+def test_a_target_that_is_no_class_is_refused(target):
+    targets = torch.tensor([0, -100, target])
+    assert_refused(
+        lambda: summed_cross_entropy(torch.zeros(3, 5), targets),
+        "targets", "0 to V - 1 = 4", "-100", f"got {target} in row 2",
+    )  # fmt: skip
+
+
+def test_a_gradient_takes_the_place_of_rows_of_neighbours_alone():
+    factors, targets = torch.ones(3), torch.zeros(3, dtype=torch.int64)
+    turn = torch.ops.aero.cross_entropy_gradient_
+    assert_refused(lambda: turn(torch.zeros(5, 3).t(), targets, factors), "rows of neighbours")
+    assert_refused(lambda: turn(torch.zeros(3, 5), targets, factors.double()), "factors", "float64")
+    assert_refused(lambda: turn(torch.zeros(3, 5), targets[:2], factors), "targets", "[2]")
+
+
+def test_cross_entropy_has_shapes_without_values():
+    with FakeTensorMode():
+        logits = torch.zeros(3, 5, dtype=torch.bfloat16, requires_grad=True)
+        loss = summed_cross_entropy(logits, torch.zeros(3, dtype=torch.int64))
+        loss.backward()
+    assert loss.dtype == torch.float32 and logits.grad.dtype == torch.bfloat16
 
 
 def test_loss_predicts_the_next_token():

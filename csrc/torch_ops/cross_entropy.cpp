@@ -1,0 +1,71 @@
+#include "kernels/cross_entropy.h"
+
+#include "csrc/torch_ops/operators.h"
+#include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/tensor_checks.h"
+
+namespace aero::torch_ops {
+namespace {
+
+constexpr const char* kOp = "cross_entropy";
+constexpr int64_t kIgnored = -100;
+
+/// Checked inputs; the operands keep the memory of the params alive.
+struct Inputs {
+  Gate gate;
+  Operand logits, targets;
+  kernels::CrossEntropyParams params;
+
+  Inputs(const Tensor& logits_any, const Tensor& targets_any)
+      : gate(kOp, "logits", logits_any, 2, "[N, V]"),
+        logits(gate.take(logits_any,
+                         {"logits", shape_of(logits_any), "[N, V]", logits_any.scalar_type(), ""})),
+        targets(gate.take(targets_any, {"targets", rows(logits_any), "[N]", ScalarType::Long, "",
+                                        Layout::kContiguous})) {
+    params.data_type = gate.data_type();
+    params.rows = logits_any.size(0);
+    params.classes = logits_any.size(1);
+    params.logits = logits.view({.row = logits.stride(0)});
+    params.targets = static_cast<const int64_t*>(targets.data());
+    for (int64_t i = 0; i < params.rows; ++i) {
+      const int64_t target = params.targets[i];
+      if (target != kIgnored && (target < 0 || target >= params.classes))
+        refuse(kOp, "targets",
+               "from 0 to V - 1 = " + std::to_string(params.classes - 1) + ", or -100",
+               std::to_string(target) + " in row " + std::to_string(i));
+    }
+  }
+
+  static Shape rows(const Tensor& logits) { return {logits.size(0)}; }
+  ScalarType of_rows() const { return statistics_type(params.data_type); }
+};
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
+  const Inputs inputs(logits, targets);
+  const Result losses(logits, Inputs::rows(logits), inputs.of_rows());
+  kernels::CrossEntropyParams params = inputs.params;
+  params.losses = losses.data();
+  run_parallel(params);
+  return losses.tensor();
+}
+
+Tensor cross_entropy_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& factors) {
+  const Inputs inputs(logits, targets);
+  const Operand of_rows = inputs.gate.take(
+      factors, {"factors", Inputs::rows(logits), "[N]", inputs.of_rows(), "", Layout::kContiguous});
+  const bool lies_well = logits.size(1) <= 1 || logits.stride(1) == 1;
+  if (!lies_well)
+    refuse(kOp, "logits", "rows of neighbours, which their gradient replaces",
+           "a step between them");
+  const Result losses(logits, Inputs::rows(logits), inputs.of_rows());
+  kernels::CrossEntropyParams params = inputs.params;
+  params.losses = losses.data();
+  params.factors = of_rows.data();
+  params.dlogits = {Result(logits).data(), params.logits.strides};
+  run_parallel(params);
+  return losses.tensor();
+}
+
+}  // namespace aero::torch_ops
