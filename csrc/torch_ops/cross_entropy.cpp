@@ -32,7 +32,7 @@ struct Inputs {
       if (target != kIgnored && (target < 0 || target >= params.classes))
         refuse(kOp, "targets",
                "from 0 to V - 1 = " + std::to_string(params.classes - 1) + ", or -100",
-               std::to_string(target) + " in row " + std::to_string(i));
+               std::to_string(target));
     }
   }
 
@@ -40,32 +40,41 @@ struct Inputs {
   ScalarType of_rows() const { return statistics_type(params.data_type); }
 };
 
+/// The sum of the losses, which depends on no number of threads.
+Tensor summed(kernels::CrossEntropyParams& params, const Tensor& logits) {
+  const ScalarType type = statistics_type(params.data_type);
+  const Result losses(logits, Inputs::rows(logits), type), total(logits, {}, type);
+  params.losses = losses.data();
+  run_parallel(params);
+  const auto add = [&](auto real) {
+    using Real = decltype(real);
+    double sum = 0;
+    for (int64_t i = 0; i < params.rows; ++i)
+      sum += static_cast<double>(static_cast<const Real*>(params.losses)[i]);
+    *static_cast<Real*>(total.data()) = static_cast<Real>(sum);
+  };
+  type == ScalarType::Double ? add(double{}) : add(float{});
+  return total.tensor();
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
-  const Inputs inputs(logits, targets);
-  const Result losses(logits, Inputs::rows(logits), inputs.of_rows());
-  kernels::CrossEntropyParams params = inputs.params;
-  params.losses = losses.data();
-  run_parallel(params);
-  return losses.tensor();
+  Inputs inputs(logits, targets);
+  return summed(inputs.params, logits);
 }
 
 Tensor cross_entropy_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& factors) {
-  const Inputs inputs(logits, targets);
+  Inputs inputs(logits, targets);
   const Operand of_rows = inputs.gate.take(
       factors, {"factors", Inputs::rows(logits), "[N]", inputs.of_rows(), "", Layout::kContiguous});
   const bool lies_well = logits.size(1) <= 1 || logits.stride(1) == 1;
   if (!lies_well)
     refuse(kOp, "logits", "rows of neighbours, which their gradient replaces",
            "a step between them");
-  const Result losses(logits, Inputs::rows(logits), inputs.of_rows());
-  kernels::CrossEntropyParams params = inputs.params;
-  params.losses = losses.data();
-  params.factors = of_rows.data();
-  params.dlogits = {Result(logits).data(), params.logits.strides};
-  run_parallel(params);
-  return losses.tensor();
+  inputs.params.factors = of_rows.data();
+  inputs.params.dlogits = {Result(logits).data(), inputs.params.logits.strides};
+  return summed(inputs.params, logits);
 }
 
 }  // namespace aero::torch_ops

@@ -38,9 +38,9 @@ struct Transform {
       : cap(splat(static_cast<Real>(p.softcap))),
         slope(splat(p.alibi_slopes ? of_head<Real>(p.alibi_slopes, batch, head) : Real{0})) {}
 
-  /// `product`: before the transform, `x` after it, both without `factor`, log2(e) / t. -inf hides
-  /// the key; a lesser number is taken for the least that a score may be, so rows of nothing else
-  /// share it evenly.
+  /// `product`: before the transform, `x` after it and all but `factor`. -inf hides the key; a
+  /// lesser number is taken for the least that a score may be, so rows of nothing else share it
+  /// evenly.
   AERO_INLINE Vec<Real> finish(Vec<Real> product, Vec<Real> x, Vec<Real> factor) const {
     const Vec<Real> hidden = splat(kMaskedScore<Real>);
     const Vec<Real> score = maximum(splat(kEmptyMaximum<Real>), x * factor);
@@ -176,6 +176,8 @@ class TileTransform {
       largest = size <= largest ? largest : size;  // NaN too
     }
     tame_bias_ = -kTame / largest;
+    cap_joins_temperature_ = p.softcap != 0 && !p.bias && !p.alibi_slopes &&
+                             static_cast<Real>(p.softcap) * largest < kTame;
     if (!p.alibi_slopes) return;
     const Real slope = of_head<Real>(p.alibi_slopes, q.batch, q.head);
     tame_bias_ += (slope < 0 ? -slope : slope) * static_cast<Real>(p.keys + p.queries);
@@ -183,6 +185,8 @@ class TileTransform {
 
   /// Products of the keys from `key` on become scores, and raise the maxima.
   void apply(const Visibility<Real>& visible, int64_t key, Real* scores, Real* maxima) const {
+    if (cap_joins_temperature_)
+      return apply_parts<kJoinedCap, false, false>(visible, key, scores, maxima);
     with_flag(p_.softcap != 0, [&](auto caps) {
       with_flag(static_cast<bool>(p_.bias), [&](auto adds) {
         with_flag(static_cast<bool>(p_.alibi_slopes), [&](auto falls) {
@@ -202,19 +206,20 @@ class TileTransform {
   static constexpr int kTile = kQueryTile<Real>;
   static constexpr int kL = kLanes<Real>;
   static constexpr int64_t kBiasKeys = 2 * kL;  ///< of a bias that load_bias takes at once
+  /// A cap that is a number apart, or one with the temperature's; 0 is none.
+  static constexpr int kOwnCap = 1, kJoinedCap = 2;
   /// What bias and slopes may take from a score, in units of log 2, and leave it a number.
   static constexpr Real kTame = Real(0x1p100);
 
-  template <bool kCaps, bool kAdds, bool kFalls>
+  template <int kCaps, bool kAdds, bool kFalls>
   void apply_parts(const Visibility<Real>& visible, int64_t key, Real* scores, Real* maxima) const {
     const Transform<Real> transform(p_, q_.batch, q_.head);
     Real* const cap_slopes = cap_slopes_;
     alignas(64) Real bias[kBiasKeys * kL];
     for (int v = 0; v < q_.vectors; ++v) {
       const int64_t lane = v * kL, end = visible.end[v], shown = visible.shown_to(v);
-      constexpr bool only_caps = kCaps && !kAdds && !kFalls;
       Vec<Real> factor = load(log2_inverse_ + lane);
-      if constexpr (only_caps) factor *= transform.cap;
+      if constexpr (kCaps == kJoinedCap) factor *= transform.cap;
       const auto score_rows = [&](auto may_hide, int64_t first, int64_t last) AERO_LAMBDA_INLINE {
         Vec<Real> top = load(maxima + lane);
         Vec<Real> behind =
@@ -224,14 +229,13 @@ class TileTransform {
           Vec<Real> products[n], x[n];
 #pragma GCC unroll 16
           for (int i = 0; i < n; ++i) x[i] = products[i] = load(scores + (j + i) * kTile + lane);
-          if constexpr (kCaps) take_hyperbolic_tangent(x);
+          if constexpr (kCaps != 0) take_hyperbolic_tangent(x);
 #pragma GCC unroll 16
           for (int i = 0; i < n; ++i) {
             const int64_t at = (j + i) * kTile + lane;
-            if constexpr (kCaps) {
+            if constexpr (kCaps != 0)
               if (cap_slopes) store(cap_slopes + at, 1 - x[i] * x[i]);
-              if constexpr (!only_caps) x[i] *= transform.cap;
-            }
+            if constexpr (kCaps == kOwnCap) x[i] *= transform.cap;
             if constexpr (kAdds) x[i] += load(bias + (j + i - first) * kL);
             if constexpr (kFalls) {
               x[i] -= transform.slope * absolute(behind);
@@ -246,12 +250,13 @@ class TileTransform {
           }
         };
         int64_t j = first;
-        for (; kCaps && j + 4 <= last; j += 4) score_keys(Constant<4>{}, j);
+        constexpr bool in_fours = kCaps != 0 && sizeof(Real) == 4;  // of one test for large ones
+        for (; in_fours && j + 4 <= last; j += 4) score_keys(Constant<4>{}, j);
         for (; j < last; ++j) score_keys(Constant<1>{}, j);
         store(maxima + lane, top);
       };
       for (int64_t first = 0, last = 0; first < end; first = last) {
-        if constexpr (kAdds && !kCaps && !kFalls) {
+        if constexpr (kAdds && kCaps == 0 && !kFalls) {
           const int64_t at = first * kTile + lane;
           last = first + add_bias(lane, key + first, shown - first, scores + at, maxima + lane);
           if (last > first) continue;
@@ -334,6 +339,7 @@ class TileTransform {
   const QueryTile<Real>& q_;
   Real* const cap_slopes_;
   Real tame_bias_ = 0;  ///< one from here on hides nothing
+  bool cap_joins_temperature_ = false;
   alignas(64) Real log2_inverse_[kTile];
 };
 

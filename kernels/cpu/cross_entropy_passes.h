@@ -14,9 +14,6 @@
 namespace aero::kernels::cpu {
 namespace {
 
-AERO_INLINE float exponential_less_one(float x) { return __builtin_expm1f(x); }
-AERO_INLINE double exponential_less_one(double x) { return __builtin_expm1(x); }
-
 template <class Element, class Real>
 struct CrossEntropy {
   using Params = CrossEntropyParams;
@@ -41,6 +38,10 @@ struct CrossEntropy {
  private:
   template <bool kHasGradient>
   static void row(const Params& p, int64_t i, Real* weights) {
+    if (p.classes == 0) {
+      static_cast<Real*>(p.losses)[i] = 0;
+      return;
+    }
     const auto* logits = rows_at<const Element>(p.logits, 0, 0, i).data;
     const int64_t target = p.targets[i];
     const bool counts = target >= 0;
@@ -58,8 +59,8 @@ struct CrossEntropy {
         const Vec<Real> weight = counts ? load(weights + j) * share : Vec<Real>{};
         store_lanes<false>(dlogits + j, weight, lanes);
       });
-      // P - 1 keeps its digits where P is nearly 1.
-      if (counts) dlogits[target] = from_real<Element>(exponential_less_one(-loss) * factor);
+      // Of P before it is rounded to the elements.
+      if (counts) dlogits[target] = from_real<Element>(weights[target] * share - factor);
     }
   }
 

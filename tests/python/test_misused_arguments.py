@@ -18,6 +18,7 @@ from aero.analysis import summarize_entropies
 from aero.conversion import begin_annealing
 from aero.models import EntropyPenalty, FixedPointForCausalLM
 from aero.mpc import NetworkProfile
+from aero.mpc.profiles import link_words
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, Temperature
 from aero.report import write_report
 from aero.train import Distillation, load_recipe
@@ -174,8 +175,9 @@ def test_a_name_alone_is_one_stack_and_one_network() -> None:
     (setting,) = ["optimizer.learning_rate=2e-3"]
     assert load_recipe("demo", settings=setting) == load_recipe("demo", settings=[setting])
     link = {"uplink_mbps": 50.0, "downlink_mbps": 50.0, "round_trip_seconds": 0.5}
-    halves = {name: np.float32(value) for name, value in link.items()}
-    assert NetworkProfile(**halves).values() == NetworkProfile(**link).values()
+    for kind in (np.float32, np.float64):
+        others = NetworkProfile(**{name: kind(value) for name, value in link.items()})
+        assert link_words(others) == link_words(NetworkProfile(**link))
     alone = aero.mpc.sweep(["SM"], stacks="spu-2024", networks="wan-100mbps")
     assert alone.rows == aero.mpc.sweep(["SM"], stacks=["spu-2024"], networks=["wan-100mbps"]).rows
 

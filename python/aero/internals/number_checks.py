@@ -24,7 +24,7 @@ def whole(value: Any) -> int | None:
 
 def plain(value: Any) -> Any:
     """A number of another library as int or float; all else as it is."""
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | str):
         return value
     if (integer := whole(value)) is not None:
         return integer

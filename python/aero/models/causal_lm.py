@@ -127,11 +127,11 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
 
         Raises:
             ValueError: a sequence or position beyond the context length, neither or both of
-                `input_ids` and `inputs_embeds`, a cache under both names, ids beyond the vocabulary
-                (on a GPU and in a compiled graph torch's error), a cache together with gradient
-                checkpointing, packed sequences that would see each other, weights in float8,
-                neither logits nor labels, or a training step whose labels were taken out of the
-                call, and the penalty with them.
+                `input_ids` and `inputs_embeds`, a cache under both names, ids or labels beyond the
+                vocabulary (on a GPU and in a compiled graph torch's error), a cache together with
+                gradient checkpointing, packed sequences that would see each other, weights in
+                float8, neither logits nor labels, or a training step whose labels were taken out of
+                the call, and the penalty with them.
         """
         if labels is None and num_items_in_batch is not None:
             self._refuse_losing_the_penalty()

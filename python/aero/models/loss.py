@@ -99,7 +99,7 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     Returns:
         The sum, 0-D, float32 (float64 for float64 logits).
     """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(logits, DTensor):
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
         wide = torch.promote_types(logits.dtype, torch.float32)
         return F.cross_entropy(logits.to(wide), targets, reduction="sum", ignore_index=IGNORED)
     return _CrossEntropy.apply(logits, targets)  # type: ignore[no-any-return,no-untyped-call]
@@ -109,8 +109,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
         ctx.save_for_backward(logits, targets)
-        losses: Tensor = torch.ops.aero.cross_entropy(logits, targets)
-        return losses.sum()
+        total: Tensor = torch.ops.aero.cross_entropy(logits, targets)
+        return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -129,16 +129,17 @@ def _turn_into_gradient(logits: Tensor, targets: Tensor, factors: Tensor) -> Ten
         targets: [N].
         factors: [N], by which a row's gradient is multiplied; its dtype is that of the sums.
     """
-    losses: Tensor = torch.ops.aero.cross_entropy_gradient_(logits, targets, factors)
-    return losses.sum()
+    torch.autograd.graph.increment_version(logits)
+    total: Tensor = torch.ops.aero.cross_entropy_gradient_(logits, targets, factors)
+    return total
 
 
 @torch.library.register_fake("aero::cross_entropy")
-def _fake_losses(logits: Tensor, targets: Tensor, *_: Tensor) -> Tensor:
-    return logits.new_empty(targets.shape, dtype=torch.promote_types(logits.dtype, torch.float32))
+def _fake_total(logits: Tensor, *_: Tensor) -> Tensor:
+    return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-torch.library.register_fake("aero::cross_entropy_gradient_", _fake_losses)
+torch.library.register_fake("aero::cross_entropy_gradient_", _fake_total)
 
 
 def head_loss(

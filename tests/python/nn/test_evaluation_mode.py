@@ -8,10 +8,12 @@ import torch
 
 import aero
 from aero import AeroConfig, AeroForCausalLM
+from aero.conversion.absorbing import absorb_ffn
 from aero.conversion.prunable import select_prunable_ffns
 from aero.nn.linear import in_mode
 from aero.train.run_callback import head_entropies
 from aero.train.runs.perplexity import measure_loss
+from aero.train.starting import score_deviations
 
 IDS = torch.arange(16).view(2, 8)
 
@@ -27,6 +29,7 @@ def measured_loss(network: AeroForCausalLM) -> None:
     [
         measured_loss,
         lambda network: head_entropies(network, IDS),
+        lambda network: score_deviations(network, IDS),
         lambda network: aero.entropies(network, IDS),
         lambda network: select_prunable_ffns(network, [IDS]),
     ],
@@ -37,6 +40,13 @@ def test_a_part_that_is_kept_in_evaluation_mode_stays_there(
     network = AeroForCausalLM(AeroConfig.from_label("SM+FN+R", model="tiny")).train()
     frozen = network.transformer.blocks()[0].ln_1.eval()
     look(network)
+    assert network.training and not frozen.training
+
+
+def test_an_absorption_keeps_the_modes_of_the_network_that_it_reads() -> None:
+    network = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny")).train()
+    frozen = network.transformer.blocks()[0].attn.eval()
+    absorb_ffn(network)
     assert network.training and not frozen.training
 
 
