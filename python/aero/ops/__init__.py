@@ -15,6 +15,7 @@ Example:
 """
 
 from aero import _library as _library
+from aero.ops import _cross_entropy as _cross_entropy
 from aero.ops.attention_entropy import attention_entropy
 from aero.ops.entropy_regularization import entropy_regularization
 from aero.ops.scaled_ffn import scaled_ffn

@@ -53,7 +53,24 @@ TEST_P(AttentionVariants, WindowsShowTheKeysBesideTheDiagonal) {
     expect_all_match({.window_left = left, .window_right = right});
 }
 
-TEST_P(AttentionVariants, SoftCapsBendScores) { expect_all_match({.softcap = 0.7}); }
+// Scores far beyond the cap, beside it, and none beyond half of it, whose tanh is a shorter one.
+TEST_P(AttentionVariants, SoftCapsBendScores) {
+  for (const double cap : {0.7, 4.0, 40.0}) expect_all_match({.softcap = cap});
+}
+
+TEST_P(AttentionVariants, AHugeCapOverASmallTemperatureLeavesScoresOfZeroAlone) {
+  for (const DataType type : data_types()) {
+    AttentionCase c{.type = type, .queries = 40, .keys = 40};
+    c.variant = {.softcap = 1e10};
+    SCOPED_TRACE(c.describe());
+    AttentionProblem p(c);
+    p.q.fill(0);
+    p.temperature.fill(type == DataType::kFloat64 ? 1e-305 : 1e-36);
+    p.run_forward();
+    for (int64_t i = 0; i < c.queries; ++i)
+      EXPECT_NEAR(p.entropy.get(0, 0, i), std::log(static_cast<double>(i + 1)), 1e-5) << i;
+  }
+}
 
 TEST_P(AttentionVariants, SinksTakeTheirShareOfEveryRow) {
   expect_all_match({.has_sinks = true});

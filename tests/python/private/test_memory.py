@@ -13,7 +13,7 @@ from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.mpc.simulation import described_spec
 from aero.private.parties import memory
-from aero.private.parties.memory import check_memory, in_slices, party_bytes, run_bytes
+from aero.private.parties.memory import check_memory, in_slices, memory_of_run
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -36,20 +36,20 @@ def described(label: str = "SM+ScFuFFN", **sizes: Any) -> dict[str, Any]:
 def test_the_embedding_of_gpt2_under_cheetah_takes_what_was_measured_per_weight() -> None:
     # 3,072 bytes for each of the table's weights at 128 tokens: 8 for a coefficient of each of 3
     # primes, and 64 of the 8,192 coefficients hold a weight.
-    takes = party_bytes(described(), PrivateSettings(**CHEAP), 128)
+    takes = memory_of_run(described(), PrivateSettings(**CHEAP), 128).party_bytes
     assert takes == pytest.approx(3072 * 50257 * 768, rel=0.01)
 
 
 @pytest.mark.parametrize("protocol", ["semi2k", "aby3"])
 def test_without_ciphertexts_a_product_takes_50_bytes_a_weight(protocol: str) -> None:
-    takes = party_bytes(described(), PrivateSettings(protocol=protocol, **CHEAP), 128)
+    takes = memory_of_run(described(), PrivateSettings(protocol=protocol, **CHEAP), 128).party_bytes
     assert takes == pytest.approx(50 * 50257 * 768, rel=0.15)
 
 
 def test_parties_on_one_machine_add_up() -> None:
     network, settings = described(model="tiny"), PrivateSettings()
-    one, two = (run_bytes(network, settings, 8, parties=parties) for parties in (1, 2))
-    assert two - one == party_bytes(network, settings, 8)
+    one, two = (memory_of_run(network, settings, 8).run_bytes(parties) for parties in (1, 2))
+    assert two - one == memory_of_run(network, settings, 8).party_bytes
 
 
 def test_a_run_that_does_not_fit_is_refused_with_both_sizes() -> None:
@@ -62,7 +62,7 @@ def test_a_run_that_does_not_fit_is_refused_with_both_sizes() -> None:
 def test_a_product_is_cut_into_as_few_slices_as_fit(private_weights: bool) -> None:
     network, settings = described(), PrivateSettings(private_weights=private_weights, **CHEAP)
     machine = {"parties": 2, "most": 100_000_000_000}
-    whole = run_bytes(network, settings, 128, parties=2)
+    whole = memory_of_run(network, settings, 128).run_bytes(2)
     assert whole > machine["most"]
     with pytest.raises(ValueError, match="a smaller largest_product"):
         check_memory(network, settings, 128, **machine)
@@ -72,9 +72,9 @@ def test_a_product_is_cut_into_as_few_slices_as_fit(private_weights: bool) -> No
     fewer = {1: 0, 2: 1, 3: 2, 4: 3, 6: 4, 8: 6, 12: 8}[count]
     limit = -(-50257 // fewer) * 768
     larger = dataclasses.replace(settings, largest_product=limit)
-    assert run_bytes(network, larger, 128, parties=2) > machine["most"]
+    assert memory_of_run(network, larger, 128).run_bytes(2) > machine["most"]
     # A slice takes its part of what the whole product takes: of both parties where each has shares.
-    saved = whole - run_bytes(network, cut, 128, parties=2)
+    saved = whole - memory_of_run(network, cut, 128).run_bytes(2)
     product = 3072 * 50257 * 768 * (1 if private_weights else 2)
     assert saved == pytest.approx(product * (1 - 1 / count), rel=0.03)
 
@@ -94,7 +94,7 @@ def test_what_fits_is_not_cut_and_what_cannot_fit_is_refused() -> None:
 
 def test_prompts_side_by_side_take_more() -> None:
     network, settings = described(model="tiny"), PrivateSettings(**CHEAP)
-    one, many = (run_bytes(network, settings, 8, parties=2, sequences=n) for n in (1, 16))
+    one, many = (memory_of_run(network, settings, 8, sequences=n).run_bytes(2) for n in (1, 16))
     assert many > one
 
 

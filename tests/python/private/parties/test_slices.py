@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aero.network.files import read_description
-from aero.private.parties.memory import run_bytes
+from aero.private.parties.memory import memory_of_run
 from aero.private.parties.passes import Request
 from aero.private.parties.slices import accepted_slices, sliced_request
 from aero.private.parties.terms import PROTOCOL, hello
@@ -31,7 +31,7 @@ def tight(folder: Path, rows: int = 3) -> int:
     """Bytes that are too few for the largest product in one piece."""
     sliced = dataclasses.replace(CHEAP, largest_product=TABLE // 4)
     few, whole = (
-        run_bytes(read_description(folder), each, rows, parties=1) for each in (sliced, CHEAP)
+        memory_of_run(read_description(folder), each, rows).run_bytes() for each in (sliced, CHEAP)
     )
     assert few < whole
     return few
