@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aero import _library as _library
-
 
 def _fake_total(logits: Tensor, *_: Tensor) -> Tensor:
     return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
