@@ -37,6 +37,7 @@ _SHORT, _LONG = ("front_mini", "front"), ("front_mini", "front_long")
 _SHIFT = ("token_shift_mini", "token_shift")
 _ONE_HEAD = ("one_head_mini", "one_head")
 _CONVOLUTION = ("convolution_mini", "convolution")
+_CONVOLUTION_LONG = ("convolution_long_mini", "convolution_long")
 _WINDOWS = ("windows_mini", "windows")
 _AGAIN = ("start_again", "start_again")
 _FROM = ("retraining", "retraining")
@@ -119,6 +120,32 @@ TABLES: Mapping[str, tuple[Question, ...]] = {
         Question(
             "`S4`, GPT-2's kind?",
             *_CONVOLUTION, "A shift into q, k, v lowers the perplexity of SM+LN+G with one head",
+        ),
+    ),
+    "answers_convolution_long": (
+        Question(
+            "`C4`, softmax only, one head?",
+            *_CONVOLUTION_LONG, "A full convolution lowers the perplexity of SM+ScFuFFN with one",
+        ),
+        Question(
+            "`S4`, softmax only, one head?",
+            *_CONVOLUTION_LONG, "A shift into q, k, v lowers the perplexity of SM+ScFuFFN with one",
+        ),
+        Question(
+            "`S4`, GPT-2's kind, four heads?",
+            *_CONVOLUTION_LONG, "A shift into q, k, v lowers the perplexity of SM+LN+G with four",
+        ),
+        Question(
+            "Softmax only with `S4` and one head, against GPT-2's kind without?",
+            *_CONVOLUTION_LONG, "Softmax-only with a shift into q, k, v has less perplexity",
+        ),
+        Question(
+            "ReLU in the first two layers, against twice the layers?",
+            *_CONVOLUTION_LONG, "Two layers of ReLU bring more than twice the layers",
+        ),
+        Question(
+            "ReLU in the first two layers, against half as much width again?",
+            *_CONVOLUTION_LONG, "Two layers of ReLU bring more than half as much width again",
         ),
     ),
     "answers_windows": (

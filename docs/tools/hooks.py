@@ -86,6 +86,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "answers_front_steps": lambda: answers.answers("answers_front_steps", "../"),
     "answers_shift": lambda: answers.answers("answers_shift", "../"),
     "answers_convolution": lambda: answers.answers("answers_convolution", "../"),
+    "answers_convolution_long": lambda: answers.answers("answers_convolution_long", "../"),
     "answers_windows": lambda: answers.answers("answers_windows", "../"),
     "answers_start": lambda: answers.answers("answers_start", "../../"),
     "answers_retraining": lambda: answers.answers("answers_retraining", "../../"),
