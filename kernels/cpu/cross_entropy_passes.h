@@ -47,7 +47,7 @@ struct CrossEntropy {
     const bool counts = target >= 0;
     Real loss = 0, sum = 1;
     if (counts) {
-      const Real top = highest(logits, p.classes);
+      const Real top = highest<Real>(logits, p.classes);
       sum = weigh<kHasGradient>(logits, p.classes, top, weights);
       loss = natural_log(sum) + (top - to_real<Real>(logits[target]));
     }
@@ -62,16 +62,6 @@ struct CrossEntropy {
       // Of P before it is rounded to the elements.
       if (counts) dlogits[target] = from_real<Element>(weights[target] * share - factor);
     }
-  }
-
-  static Real highest(const Element* logits, int64_t classes) {
-    const auto higher = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return maximum(a, b); };
-    constexpr Real lowest = std::numeric_limits<Real>::lowest();
-    Vec<Real> best[kSums] = {splat(lowest), splat(lowest), splat(lowest), splat(lowest)};
-    for_each_vector<Real>(0, classes, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      best[sum] = maximum(load_lanes(logits + j, lowest, lanes), best[sum]);
-    });
-    return over_lanes<Real>(higher(higher(best[0], best[1]), higher(best[2], best[3])), higher);
   }
 
   /// weights[j] = exp(logits_j - top), or none of them; returns their sum.

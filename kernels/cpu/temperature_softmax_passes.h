@@ -35,7 +35,8 @@ struct TemperatureSoftmaxForward {
       for (int r = 0; r < count; ++r) {
         rows[r].prepare(weights[r]);
         rows[r].visit_scores(weights[r], [&](const auto* scores) AERO_LAMBDA_INLINE {
-          states[r].maximum = rows[r].highest(scores);
+          // r; the lowest number where no score is seen
+          states[r].maximum = highest<Real>(scores, rows[r].visible);
         });
       }
       for (int r = 0; r < count; ++r)

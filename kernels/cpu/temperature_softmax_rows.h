@@ -90,18 +90,6 @@ class SoftmaxRow {
     lies_well() ? visit(at<const Element>(p_->scores)) : visit(scratch);
   }
 
-  /// r, the highest of the prepared scores; the lowest number where no score is seen.
-  template <class Source>
-  AERO_INLINE Real highest(const Source* scores) const {
-    const auto higher = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return maximum(a, b); };
-    const Vec<Real> lowest = splat(std::numeric_limits<Real>::lowest());
-    Vec<Real> best[kSums] = {lowest, lowest, lowest, lowest};
-    for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      best[sum] = maximum(best[sum], load_lanes(scores + j, kHidden, lanes));
-    });
-    return over_lanes<Real>(higher(higher(best[0], best[1]), higher(best[2], best[3])), higher);
-  }
-
   /// x of one vector of scores.
   AERO_INLINE Vec<Real> exponents(Vec<Real> scores, Real top) const {
     return maximum(splat(static_cast<Real>(kLowestExponent)), (scores - top) * factor);

@@ -1,6 +1,7 @@
 // Loops over contiguous elements, a vector at a time.
 #pragma once
 
+#include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/simd_elements.h"
@@ -54,6 +55,19 @@ AERO_INLINE void for_each_vector(int64_t first, int64_t last, const Step& step) 
   }
   for (; j + kL <= last; j += kL) step(j, AllLanes{}, 0);
   if (j < last) step(j, SomeLanes{last - j}, 1);
+}
+
+/// The highest of the elements; the lowest number where there is none, or none but -inf.
+template <class Real, class Element>
+AERO_INLINE Real highest(const Element* p, int64_t count) {
+  const auto higher = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return maximum(a, b); };
+  constexpr Real hidden = -std::numeric_limits<Real>::infinity();
+  const Vec<Real> lowest = splat(std::numeric_limits<Real>::lowest());
+  Vec<Real> best[kSums] = {lowest, lowest, lowest, lowest};
+  for_each_vector<Real>(0, count, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
+    best[sum] = maximum(best[sum], load_lanes(p + j, hidden, lanes));
+  });
+  return over_lanes<Real>(higher(higher(best[0], best[1]), higher(best[2], best[3])), higher);
 }
 
 template <class Real>
